@@ -1,0 +1,8 @@
+"""`python -m calibrant` and the `calibrant` command."""
+
+from calibrant.cli import main
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Model and scales to quantized ONNX, record and checks."""

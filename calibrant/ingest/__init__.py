@@ -1,0 +1,1 @@
+"""Model and data in: activations out, captured as Parquet, one dataset a tensor."""

@@ -1,0 +1,1 @@
+"""AMCT's configuration and record formats."""

@@ -1,0 +1,1 @@
+"""Activations to mergeable statistics, to tables, SQL and reports."""

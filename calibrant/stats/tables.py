@@ -1,0 +1,169 @@
+"""The tables of a run: their columns, types and order (documented in docs/tables.md).
+
+Every table is Parquet with a schema version in its metadata; `write_frame` is the only place that writes one.
+"""
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from calibrant.errors import SchemaError
+
+SCHEMA_VERSION: Final = 1
+
+_ID = pl.Int32()
+_COUNT = pl.Int64()
+_REAL = pl.Float64()
+_F32 = pl.Float32()
+
+SCHEMAS: Final[dict[str, pl.Schema]] = {
+    "inputs": pl.Schema({"sample": _COUNT, "key": pl.String(), "source": pl.String(), "position": _COUNT}),
+    "tensors": pl.Schema(
+        {
+            "tensor_id": _ID, "tensor": pl.String(), "dtype": pl.String(), "rank": _ID, "sample_axis": _ID,
+            "channel_axis": _ID, "producer": pl.String(), "is_input": pl.Boolean(), "n": _COUNT, "n_zero": _COUNT,
+            "n_nan": _COUNT, "n_inf": _COUNT, "min": _F32, "max": _F32, "mantissa_bits": _ID,
+        }
+    ),
+    "layers": pl.Schema(
+        {
+            "layer_id": _ID, "layer": pl.String(), "op_type": pl.String(), "tensor_id": _ID, "weight": pl.String(),
+            "channels_out": _ID, "channels_in": _ID, "groups": _ID, "kernel_rank": _ID, "macs": _COUNT,
+            "parameters": _COUNT, "quantizable": pl.Boolean(), "reason": pl.String(),
+        }
+    ),
+    "samples": pl.Schema(
+        {
+            "tensor_id": _ID, "sample": _COUNT, "n": _COUNT, "n_zero": _COUNT, "n_nan": _COUNT, "n_inf": _COUNT,
+            "min": _F32, "max": _F32, "sum": _REAL, "sum_sq": _REAL,
+        }
+    ),
+    "histograms": pl.Schema({"tensor_id": _ID, "key": pl.UInt32(), "count": _COUNT}),
+    "extremes": pl.Schema({"tensor_id": _ID, "side": pl.String(), "value": _F32, "count": _COUNT}),
+    "channels": pl.Schema(
+        {
+            "tensor_id": _ID, "channel": _ID, "n": _COUNT, "min": _F32, "max": _F32, "abs_max": _F32,
+            "sum": _REAL, "sum_sq": _REAL,
+        }
+    ),
+    "weights": pl.Schema(
+        {
+            "layer_id": _ID, "channel": _ID, "n": _COUNT, "min": _F32, "max": _F32, "abs_max": _F32,
+            "sum": _REAL, "sum_sq": _REAL,
+        }
+    ),
+    "plan": pl.Schema(
+        {
+            "fit": pl.String(), "layer_id": _ID, "layer": pl.String(), "op_type": pl.String(), "enabled": pl.Boolean(),
+            "reason": pl.String(), "data_algorithm": pl.String(), "data_bits": _ID, "asymmetric": pl.Boolean(),
+            "max_percentile": _REAL, "min_percentile": _REAL, "search_range_start": _REAL, "search_range_end": _REAL,
+            "search_step": _REAL, "num_of_bins": _ID, "weight_algorithm": pl.String(), "weight_bits": _ID,
+            "channel_wise": pl.Boolean(), "enabled_decided_by": pl.String(), "data_decided_by": pl.String(),
+            "asymmetric_decided_by": pl.String(), "weight_decided_by": pl.String(),
+        }
+    ),
+    "search": pl.Schema(
+        {
+            "fit": pl.String(), "layer_id": _ID, "tensor_id": _ID, "algorithm": pl.String(), "candidate": _ID,
+            "clip_min": _REAL, "clip_max": _REAL, "scale": _F32, "offset": _ID, "loss": _REAL,
+            "is_best": pl.Boolean(), "exact": pl.Boolean(),
+        }
+    ),
+    "quant_params": pl.Schema(
+        {
+            "fit": pl.String(), "layer_id": _ID, "tensor_id": _ID, "role": pl.String(), "channel": _ID, "bits": _ID,
+            "scale": _F32, "offset": _ID, "clip_min": _F32, "clip_max": _F32, "algorithm": pl.String(),
+            "mse": _REAL, "sqnr_db": _REAL, "clip_rate": _REAL,
+        }
+    ),
+    "evaluation": pl.Schema(
+        {"fit": pl.String(), "variant": pl.String(), "metric": pl.String(), "value": _REAL, "samples": _COUNT}
+    ),
+    "events": pl.Schema(
+        {"stage": pl.String(), "severity": pl.String(), "layer": pl.String(), "sample": _COUNT, "message": pl.String()}
+    ),
+}  # fmt: skip
+
+FIT_TABLES: Final = ("plan", "search", "quant_params")  # rows belong to one fit; the others to the run
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """A row of the `layers` table: a node that AMCT could quantize, or one that was refused with its reason.
+
+    Attributes:
+        layer_id: position in topological order of the prepared model.
+        layer: the ONNX node name.
+        op_type: Conv, ConvTranspose, Gemm, MatMul, AveragePool or GlobalAveragePool.
+        tensor_id: the captured tensor on input 0, or None where nothing is captured for it.
+        weight: name of the weight initializer, or None.
+        channels_out: output channels, or None where the layer has no weight.
+        channels_in: input channels (over all groups), or None.
+        groups: 1 except for grouped convolutions.
+        kernel_rank: spatial dimensions of the kernel (Conv 1, 2 or 3); 0 for Gemm and MatMul.
+        macs: multiply-accumulates of one sample, or None where shapes are unknown.
+        parameters: elements of weight and bias.
+        quantizable: whether the layer may be quantized at all.
+        reason: why not, or None.
+    """
+
+    layer_id: int
+    layer: str
+    op_type: str
+    tensor_id: int | None
+    weight: str | None
+    channels_out: int | None
+    channels_in: int | None
+    groups: int
+    kernel_rank: int
+    macs: int | None
+    parameters: int
+    quantizable: bool
+    reason: str | None
+
+
+def layers_frame(rows: list[LayerRow]) -> pl.DataFrame:
+    """Return the `layers` table of these rows."""
+    names = [f.name for f in fields(LayerRow)]
+    columns = {name: [getattr(row, name) for row in rows] for name in names}
+    return pl.DataFrame(columns, schema=SCHEMAS["layers"])
+
+
+def layer_rows(frame: pl.DataFrame) -> list[LayerRow]:
+    """Return the rows of a `layers` table."""
+    return [LayerRow(**row) for row in conform("layers", frame).iter_rows(named=True)]
+
+
+def empty_frame(table: str) -> pl.DataFrame:
+    """Return a frame of `table` without rows."""
+    return pl.DataFrame(schema=SCHEMAS[table])
+
+
+def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """Bring a frame to the columns and types of its table.
+
+    Raises:
+        SchemaError: a column is missing or one is unknown.
+    """
+    schema = SCHEMAS[table]
+    missing, unknown = set(schema) - set(frame.columns), set(frame.columns) - set(schema)
+    if missing or unknown:
+        message = f"table {table}: columns missing {sorted(missing)}, unknown {sorted(unknown)}"
+        raise SchemaError(message)
+    return frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+
+
+def write_frame(table: str, frame: pl.DataFrame, path: Path) -> None:
+    """Write a frame as the Parquet file of `table`, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        conform(table, frame).write_parquet(
+            partial, metadata={"calibrant.table": table, "calibrant.schema_version": str(SCHEMA_VERSION)}
+        )
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
