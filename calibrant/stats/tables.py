@@ -83,7 +83,10 @@ SCHEMAS: Final[dict[str, pl.Schema]] = {
         {"fit": pl.String(), "variant": pl.String(), "metric": pl.String(), "value": _REAL, "samples": _COUNT}
     ),
     "events": pl.Schema(
-        {"stage": pl.String(), "severity": pl.String(), "layer": pl.String(), "sample": _COUNT, "message": pl.String()}
+        {
+            "stage": pl.String(), "severity": pl.String(), "fit": pl.String(), "layer": pl.String(), "sample": _COUNT,
+            "message": pl.String(),
+        }
     ),
 }  # fmt: skip
 

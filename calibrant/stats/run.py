@@ -1,0 +1,298 @@
+"""The run directory: a folder of Parquet tables with its provenance in run.json.
+
+A folder is a run when it holds a run.json that this module wrote; any other folder is never touched.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from calibrant.errors import LayerNotFoundError, RunError, nearest
+from calibrant.stats.events import Event, Stage
+from calibrant.stats.tables import FIT_TABLES, SCHEMA_VERSION, SCHEMAS, conform, empty_frame, write_frame
+
+RUN_FILE: Final = "run.json"
+
+
+@dataclass(frozen=True)
+class FitRecord:
+    """What a named fit was made from.
+
+    Attributes:
+        config_source: path of the configuration file, or None for AMCT's defaults.
+        config_text: its text as read.
+        config_hash: sha256 of the text.
+        exact: whether the search evaluated raw values.
+        prefix: where this fit was exported last, or None.
+    """
+
+    config_source: str | None
+    config_text: str
+    config_hash: str
+    exact: bool
+    prefix: str | None = None
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """Provenance and state of a run, as kept in run.json.
+
+    Attributes:
+        model: path of the source model.
+        model_name: its file name without extension.
+        model_hash: sha256 of the source model.
+        data: what the samples were read from.
+        data_fingerprint: hash of the sorted sample keys, or None until captured.
+        samples: number of samples captured.
+        batch_size: samples a batch.
+        one_by_one: whether the model ran one sample at a time because its bits depend on the batch.
+        keep: ``raw`` or ``stats``.
+        do_fusion: whether BatchNormalization was fused.
+        skip_fusion_layers: layers left out of fusion.
+        fix_input: inputs turned into constants.
+        versions: versions of calibrant and of the libraries that decide numbers.
+        cpu: processor name; onnxruntime's bits depend on it.
+        complete: whether capture finished.
+        seconds: how long each stage took.
+        fits: the named fits.
+        schema_version: version of the tables.
+    """
+
+    model: str
+    model_name: str
+    model_hash: str
+    data: str
+    keep: str
+    do_fusion: bool
+    skip_fusion_layers: tuple[str, ...]
+    fix_input: Mapping[str, str]
+    versions: Mapping[str, str]
+    cpu: str
+    data_fingerprint: str | None = None
+    samples: int = 0
+    batch_size: int = 0
+    one_by_one: bool = False
+    complete: bool = False
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    fits: Mapping[str, FitRecord] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+
+def _info_from_json(text: str, path: Path) -> RunInfo:
+    try:
+        raw: dict[str, Any] = json.loads(text)
+        version = raw.get("schema_version")
+        if version != SCHEMA_VERSION:
+            message = f"{path}: schema version {version}, this calibrant reads {SCHEMA_VERSION}; capture the run again with it"
+            raise RunError(message)
+        raw["fits"] = {name: FitRecord(**record) for name, record in raw.get("fits", {}).items()}
+        raw["skip_fusion_layers"] = tuple(raw["skip_fusion_layers"])
+        return RunInfo(**raw)
+    except (json.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
+        message = f"{path}: not a run description of calibrant ({error}); pass the folder of a run"
+        raise RunError(message) from error
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def is_run(path: Path) -> bool:
+    """Return whether the folder is a run, complete or not."""
+    return (path / RUN_FILE).is_file()
+
+
+def create_run(path: Path, info: RunInfo) -> "Run":
+    """Make a new run folder (parents too) whose capture has not finished.
+
+    Raises:
+        RunError: something else stands there, or the place is not writable.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        what = "a run" if is_run(path) else "not a run of calibrant"
+        message = f"{path}: exists and is {what}; choose another --run folder"
+        raise RunError(message)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        for folder in ("model", "captures", "tables"):
+            (path / folder).mkdir()
+        run = Run(path, info)
+        run.update_info()
+    except OSError as error:
+        message = f"{path}: cannot make the run folder ({error.strerror}); choose a writable --run folder"
+        raise RunError(message) from error
+    return run
+
+
+def remove_run(path: Path) -> None:
+    """Delete a run folder; any other folder is left alone.
+
+    Raises:
+        RunError: the folder is not a run.
+    """
+    if not is_run(path):
+        message = f"{path}: not a run of calibrant; it is not deleted"
+        raise RunError(message)
+    shutil.rmtree(path)
+
+
+def open_run(path: "str | os.PathLike[str] | Run", *, complete: bool = True) -> "Run":
+    """Open a run folder.
+
+    Args:
+        path: the folder, or a run that is open already.
+        complete: refuse a run whose capture has not finished.
+
+    Raises:
+        RunError: no such folder, not a run, or an incomplete one.
+    """
+    if isinstance(path, Run):
+        return path
+    folder = Path(path)
+    if not is_run(folder):
+        what = "no such folder" if not folder.exists() else "not a run of calibrant (no run.json)"
+        message = f"{folder}: {what}; pass the folder that `calibrant run` or `calibrant capture` made"
+        raise RunError(message)
+    try:
+        text = (folder / RUN_FILE).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"{folder / RUN_FILE}: cannot be read ({error})"
+        raise RunError(message) from error
+    run = Run(folder, _info_from_json(text, folder / RUN_FILE))
+    if complete and not run.info.complete:
+        message = f"{folder}: the run is incomplete, its capture did not finish; run again with --restart"
+        raise RunError(message)
+    return run
+
+
+class Run:
+    """A calibration run: statistics, fits and provenance of one model on one set of samples.
+
+    Every table is a file of `path` / tables and a view in SQL; see docs/tables.md.
+
+    Attributes:
+        path: the run folder.
+        info: provenance and state.
+
+    Example:
+        >>> run = open_run("model.run")  # doctest: +SKIP
+        >>> run.sql("select layer, sqnr_db from layers join quant_params using (layer_id) where role = 'data'")  # doctest: +SKIP
+    """
+
+    def __init__(self, path: Path, info: RunInfo) -> None:
+        self.path = path
+        self.info = info
+
+    def __repr__(self) -> str:
+        """Name the folder, the model and the samples."""
+        return f"Run('{self.path}', model='{self.info.model_name}', samples={self.info.samples})"
+
+    @property
+    def model_folder(self) -> Path:
+        """Folder of the prepared model."""
+        return self.path / "model"
+
+    def update_info(self, **changes: Any) -> None:  # noqa: ANN401 - the fields of RunInfo, checked by replace
+        """Change fields of `info` and write run.json, whole or not at all."""
+        self.info = replace(self.info, **changes)
+        text = json.dumps(asdict(self.info), indent=2, ensure_ascii=False)
+        _write_atomically(self.path / RUN_FILE, text + "\n")
+
+    def table_files(self, table: str) -> list[Path]:
+        """Return the Parquet files of a table: one file, or parts where it was written in shards.
+
+        Raises:
+            LayerNotFoundError: no table has that name.
+        """
+        if table not in SCHEMAS:
+            message = f"no table '{table}'{nearest(table, SCHEMAS)}; tables: {', '.join(SCHEMAS)}"
+            raise LayerNotFoundError(message)
+        single = self.path / "tables" / f"{table}.parquet"
+        return [single] if single.is_file() else sorted((self.path / "tables" / table).glob("part-*.parquet"))
+
+    def scan(self, table: str) -> pl.LazyFrame:
+        """Return a table as a lazy frame; a table without rows yet is empty.
+
+        Raises:
+            LayerNotFoundError: no table has that name.
+        """
+        files = self.table_files(table)
+        return pl.scan_parquet(files) if files else empty_frame(table).lazy()
+
+    def read(self, table: str) -> pl.DataFrame:
+        """Return a table as a frame.
+
+        Raises:
+            LayerNotFoundError: no table has that name.
+        """
+        return self.scan(table).collect()
+
+    def write(self, table: str, frame: pl.DataFrame) -> None:
+        """Replace a table, whole or not at all."""
+        write_frame(table, frame, self.path / "tables" / f"{table}.parquet")
+
+    def replace_fit(self, fit: str, frames: Mapping[str, pl.DataFrame]) -> None:
+        """Replace the rows of one fit in `plan`, `search` and `quant_params`; other fits stay as they are."""
+        for table in FIT_TABLES:
+            others = self.read(table).filter(pl.col("fit") != fit)
+            new = conform(table, frames[table])
+            self.write(table, pl.concat([others, new]).sort("fit", maintain_order=True))
+
+    def sql(self, query: str) -> pl.DataFrame:
+        """Answer a DuckDB query over the tables of this run.
+
+        Args:
+            query: SQL; each table is a view of its name, and `captures` joins the raw activations.
+
+        Raises:
+            SchemaError: DuckDB refuses the query; the message is DuckDB's.
+        """
+        from calibrant.stats.catalog import query_run
+
+        return query_run(self, query)
+
+    def captures(self, tensor: str) -> Iterator[tuple[int, npt.NDArray[np.generic]]]:
+        """Yield (sample, activation) of a captured tensor, in the order of the samples.
+
+        Args:
+            tensor: its name in the `tensors` table.
+
+        Raises:
+            LayerNotFoundError: no captured tensor has that name.
+            RunError: the run kept only statistics.
+        """
+        from calibrant.stats.captures import read_captures
+
+        tensors = self.read("tensors").select("tensor", "tensor_id")
+        found = dict(tensors.iter_rows())
+        if tensor not in found:
+            message = f"{self.path}: no captured tensor '{tensor}'{nearest(tensor, found)}; see the table tensors"
+            raise LayerNotFoundError(message)
+        if self.info.keep != "raw":
+            message = f"{self.path}: only statistics were kept; capture again with --keep raw"
+            raise RunError(message)
+        return read_captures(self.path, found[tensor])
+
+    def replace_events(self, stages: Iterable[Stage], fit: str | None, events: Iterable[Event]) -> None:
+        """Put the events of these stages (of one fit) in the place of those that an earlier pass left."""
+        old = self.read("events")
+        same_fit = pl.col("fit").is_null() if fit is None else pl.col("fit") == fit
+        kept = old.filter(~(pl.col("stage").is_in(list(stages)) & same_fit))
+        rows = [{"fit": fit, **asdict(event)} for event in events]
+        new = (
+            conform("events", pl.DataFrame(rows, schema_overrides=SCHEMAS["events"])) if rows else empty_frame("events")
+        )
+        self.write("events", pl.concat([kept, new]))

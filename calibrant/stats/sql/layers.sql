@@ -1,0 +1,27 @@
+-- Layers by the signal-to-quantization-noise ratio of data and weight together, worst first
+with weight_noise as (
+    select q.fit, q.layer_id, sum(q.mse * w.n) as noise, sum(w.sum_sq) as signal
+    from quant_params q
+    join weights w on w.layer_id = q.layer_id and w.channel = q.channel
+    where q.role = 'weight'
+    group by all
+),
+layer_noise as (
+    select
+        d.fit, d.layer_id, d.algorithm, d.bits, d.scale, d."offset", d.sqnr_db as data_sqnr_db, d.clip_rate,
+        case when w.signal > 0 and w.noise > 0 then 10 * log10(w.signal / w.noise) end as weight_sqnr_db
+    from quant_params d
+    left join weight_noise w on w.fit = d.fit and w.layer_id = d.layer_id
+    where d.role = 'data'
+)
+select
+    n.fit, l.layer, l.op_type,
+    round(-10 * log10(
+        coalesce(pow(10, -n.data_sqnr_db / 10), 0) + coalesce(pow(10, -n.weight_sqnr_db / 10), 0) + 1e-30
+    ), 2) as sqnr_db,
+    round(n.data_sqnr_db, 2) as data_sqnr_db,
+    round(n.weight_sqnr_db, 2) as weight_sqnr_db,
+    n.clip_rate, n.algorithm, n.bits, n.scale, n."offset", l.macs
+from layer_noise n
+join layers l on l.layer_id = n.layer_id
+order by n.fit, sqnr_db, l.layer_id
