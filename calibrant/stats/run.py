@@ -205,7 +205,7 @@ class Run:
         """Folder of the prepared model."""
         return self.path / "model"
 
-    def update_info(self, **changes: Any) -> None:  # noqa: ANN401 - the fields of RunInfo, checked by replace
+    def update_info(self, **changes: Any) -> None:
         """Change fields of `info` and write run.json, whole or not at all."""
         self.info = replace(self.info, **changes)
         text = json.dumps(asdict(self.info), indent=2, ensure_ascii=False)

@@ -1,0 +1,52 @@
+"""Quantization calibration for Ascend NPUs as data engineering.
+
+An ONNX model and calibration data in; statistics in SQL, scales that agree with AMCT and Ascend-ready ONNX out.
+Nothing heavy is imported until a name is used.
+
+Example:
+    >>> import calibrant
+    >>> run = calibrant.run("model.onnx", "samples.npz", run="model.run")  # doctest: +SKIP
+    >>> run.sql("select layer, sqnr_db from quant_params join layers using (layer_id)")  # doctest: +SKIP
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from calibrant.errors import CalibrantError as CalibrantError
+    from calibrant.pipeline import capture as capture
+    from calibrant.pipeline import export as export
+    from calibrant.pipeline import fit as fit
+    from calibrant.pipeline import run as run
+    from calibrant.pipeline import stats as stats
+    from calibrant.pipeline import verify as verify
+    from calibrant.stats.run import Run as Run
+    from calibrant.stats.run import open_run as open_run
+
+__version__ = "0.1.0"
+
+__all__ = ["CalibrantError", "Run", "capture", "export", "fit", "open_run", "run", "stats", "verify"]
+
+_HOMES = {
+    "CalibrantError": "calibrant.errors",
+    "Run": "calibrant.stats.run",
+    "capture": "calibrant.pipeline",
+    "fit": "calibrant.pipeline",
+    "open_run": "calibrant.stats.run",
+    "run": "calibrant.pipeline",
+    "verify": "calibrant.pipeline",
+}
+_ROOMS = ("export", "ingest", "proto", "quantizers", "stats")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"calibrant.{name}")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    message = f"module 'calibrant' has no attribute '{name}'"
+    raise AttributeError(message)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
