@@ -2,7 +2,7 @@
 with weight_noise as (
     select q.fit, q.layer_id, sum(q.mse * w.n) as noise, sum(w.sum_sq) as signal
     from quant_params q
-    join weights w on w.layer_id = q.layer_id and w.channel = q.channel
+    join weights w on w.layer_id = q.layer_id and (q.channel is null or w.channel = q.channel)
     where q.role = 'weight'
     group by all
 ),

@@ -1,0 +1,328 @@
+"""One calibration of a run: plan the layers, fit scales on the statistics, and hand the result to the export.
+
+No inference: everything comes from the run's tables and from the weights of its prepared model.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from calibrant.errors import ConfigError, RangeError
+from calibrant.export.quantized_layer import QuantizedLayer
+from calibrant.ingest.layers import Layer, layer_rows_of
+from calibrant.ingest.model import PreparedModel, initializer_value, load_prepared
+from calibrant.proto.json_config import format_json_config
+from calibrant.proto.simple_config import QuantConfig, parse_simple_config
+from calibrant.quantizers.affine import Fit
+from calibrant.quantizers.arq import fit_arq
+from calibrant.quantizers.bias import quantize_bias
+from calibrant.quantizers.hfmg import HfmgOptions, fit_hfmg
+from calibrant.quantizers.ifmr import fit_ifmr
+from calibrant.quantizers.plan import DataPlan, LayerPlan, Plan, json_config, resolve_plan
+from calibrant.quantizers.quality import DataQuality, WeightQuality, data_quality, weight_quality
+from calibrant.stats.events import Event, Progress
+from calibrant.stats.histogram import LogLinearHistogram
+from calibrant.stats.run import Run
+from calibrant.stats.tables import SCHEMAS, layer_rows
+from calibrant.stats.weights import channels_first
+
+FloatArray = npt.NDArray[np.floating]
+
+_THREADS = 2  # the kernels release the interpreter lock
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Tables and events of one fit.
+
+    Attributes:
+        frames: the rows of `plan`, `search` and `quant_params`.
+        events: warnings and decisions.
+    """
+
+    frames: Mapping[str, pl.DataFrame]
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _DataFit:
+    fit: Fit
+    quality: DataQuality
+
+
+@dataclass(frozen=True, eq=False)
+class _WeightFit:
+    fit: Fit
+    quality: WeightQuality
+    bias: "npt.NDArray[np.float32] | None"
+
+
+class _Statistics:
+    """The histograms of a run, each read when a layer asks for it."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._tensors = {row["tensor_id"]: row for row in run.read("tensors").iter_rows(named=True)}
+        self._bins = _by_tensor(run.read("histograms"))
+        self._extremes = _by_tensor(run.read("extremes"))
+
+    def name(self, tensor_id: int) -> str:
+        return str(self._tensors[tensor_id]["tensor"])
+
+    def histogram(self, tensor_id: int) -> LogLinearHistogram:
+        counters = pl.DataFrame([self._tensors[tensor_id]], schema=SCHEMAS["tensors"])
+        names = ("n", "n_zero", "n_nan", "n_inf", "min", "max", "mantissa_bits")
+        bins = self._bins.get(tensor_id, pl.DataFrame(schema=SCHEMAS["histograms"])).drop("tensor_id")
+        extremes = self._extremes.get(tensor_id, pl.DataFrame(schema=SCHEMAS["extremes"])).drop("tensor_id")
+        return LogLinearHistogram.from_tables(bins, extremes, counters.select(names))
+
+    def values(self, tensor_id: int) -> FloatArray:
+        """Return all raw values of a tensor, flat."""
+        return np.concatenate([np.ravel(array) for _, array in self._run.captures(self.name(tensor_id))])
+
+
+def _by_tensor(frame: pl.DataFrame) -> dict[int, pl.DataFrame]:
+    parts = frame.partition_by("tensor_id", as_dict=True, maintain_order=True)
+    return {int(key[0]): part for key, part in parts.items()}
+
+
+def check_plan(config: QuantConfig, prepared: PreparedModel) -> None:
+    """Resolve the plan before anything runs, so that a wrong layer name costs no capture.
+
+    Raises:
+        ConfigError: as `resolve_plan`.
+    """
+    resolve_plan(config, layer_rows_of(prepared, None))
+
+
+def calibrate(run: Run, config: QuantConfig, name: str, *, exact: bool, progress: Progress) -> Calibration:
+    """Fit every layer of the plan.
+
+    Args:
+        run: a complete run.
+        config: what to quantize and how.
+        name: name of the fit, for the rows.
+        exact: search on raw values.
+        progress: called as ``progress("fit", done, total)``.
+
+    Raises:
+        ConfigError: the configuration names what the model does not have, or leaves no layer to quantize.
+        RunError: `exact` without raw captures.
+    """
+    plan = resolve_plan(config, layer_rows(run.read("layers")))
+    prepared = load_prepared(run.model_folder)
+    layers = {layer.layer_id: layer for layer in prepared.layers}
+    enabled = [row for row in plan.rows if row.enabled]
+    data = _fit_all_data(_Statistics(run), enabled, exact=exact, progress=progress)
+    weights = {row.layer_id: _fit_weight(prepared, layers[row.layer_id], row) for row in enabled}
+    plan, bias_events = _check_biases(plan, layers, data, weights)
+    _require_a_layer(plan, bias_events)
+    kept = [row for row in plan.rows if row.enabled]
+    frames = {
+        "plan": plan.frame(name),
+        "search": _search_frame(name, kept, data),
+        "quant_params": _parameter_frame(name, kept, data, weights),
+    }
+    return Calibration(frames, (*plan.events, *bias_events))
+
+
+def _data_key(row: LayerPlan) -> tuple[int, DataPlan]:
+    if row.tensor_id is None:
+        message = f"layer '{row.layer}' has no captured input; capture the run again"
+        raise ConfigError(message)
+    return row.tensor_id, row.data
+
+
+def _fit_all_data(
+    statistics: _Statistics, rows: Sequence[LayerPlan], *, exact: bool, progress: Progress
+) -> dict[tuple[int, DataPlan], _DataFit]:
+    """Fit each distinct (tensor, settings) once: layers that share both share the quantizer."""
+    keys = list(dict.fromkeys(_data_key(row) for row in rows))
+    results: dict[tuple[int, DataPlan], _DataFit] = {}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for key, result in zip(keys, pool.map(_data_fitter(statistics, exact=exact), keys), strict=True):
+            results[key] = result
+            progress("fit", len(results), len(keys))
+    return results
+
+
+def _data_fitter(statistics: _Statistics, *, exact: bool) -> Callable[[tuple[int, DataPlan]], _DataFit]:
+    def fit_one(key: tuple[int, DataPlan]) -> _DataFit:
+        tensor_id, plan = key
+        histogram, options = statistics.histogram(tensor_id), plan.options()
+        if isinstance(options, HfmgOptions):
+            fit = fit_hfmg(histogram, options)
+        else:
+            fit = fit_ifmr(histogram, options, statistics.values(tensor_id) if exact else None)
+        return _DataFit(fit, data_quality(histogram, fit))
+
+    return fit_one
+
+
+def _fit_weight(prepared: PreparedModel, layer: Layer, row: LayerPlan) -> _WeightFit | None:
+    if layer.weight is None:
+        return None
+    weight = channels_first(initializer_value(prepared, layer.weight), layer.op_type, layer.groups)
+    fit = fit_arq(weight, row.weight.options())
+    bias = None if layer.bias is None else np.asarray(initializer_value(prepared, layer.bias), np.float32)
+    return _WeightFit(fit, weight_quality(weight, fit), bias)
+
+
+def _check_biases(
+    plan: Plan,
+    layers: Mapping[int, Layer],
+    data: Mapping[tuple[int, DataPlan], _DataFit],
+    weights: Mapping[int, _WeightFit | None],
+) -> tuple[Plan, list[Event]]:
+    """Leave a layer in float where its bias does not fit int32 at the scale of its accumulator."""
+    rows, events = [], []
+    for row in plan.rows:
+        reason = _bias_problem(row, data, weights) if row.enabled else None
+        if reason is not None:
+            events.append(Event("fit", "warn", f"{reason}; the layer stays in float", layer=layers[row.layer_id].name))
+            row = replace(row, enabled=False, reason=reason, enabled_decided_by="bias range")  # noqa: PLW2901
+        rows.append(row)
+    return replace(plan, rows=tuple(rows)), events
+
+
+def _bias_problem(
+    row: LayerPlan, data: Mapping[tuple[int, DataPlan], _DataFit], weights: Mapping[int, _WeightFit | None]
+) -> str | None:
+    weight = weights[row.layer_id]
+    if weight is None or weight.bias is None:
+        return None
+    try:
+        quantize_bias(weight.bias, data[_data_key(row)].fit.scale, weight.fit.scale)
+    except RangeError as error:
+        return str(error)
+    return None
+
+
+def _require_a_layer(plan: Plan, events: Sequence[Event]) -> None:
+    if not any(row.enabled for row in plan.rows):
+        why = events[0].message if events else "every layer is skipped"
+        message = f"no layer left to quantize: {why}; change the configuration"
+        raise ConfigError(message)
+
+
+def _search_frame(
+    name: str, rows: Sequence[LayerPlan], data: Mapping[tuple[int, DataPlan], _DataFit]
+) -> pl.DataFrame:
+    parts = [_search_rows(name, row, data[_data_key(row)].fit) for row in rows]
+    return pl.concat([pl.DataFrame(schema=SCHEMAS["search"]), *parts])
+
+
+def _search_rows(name: str, row: LayerPlan, fit: Fit) -> pl.DataFrame:
+    found = fit.candidates
+    if found is None:
+        return pl.DataFrame(schema=SCHEMAS["search"])
+    index = np.arange(found.loss.size)
+    columns = {
+        "fit": name, "layer_id": row.layer_id, "tensor_id": row.tensor_id, "algorithm": fit.algorithm,
+        "candidate": index, "clip_min": found.clip_min, "clip_max": found.clip_max, "scale": found.scale,
+        "offset": found.offset, "loss": found.loss, "is_best": index == found.best, "exact": found.exact,
+    }  # fmt: skip
+    return _rows("search", columns, index.size)
+
+
+def _rows(table: str, columns: Mapping[str, Any], length: int) -> pl.DataFrame:
+    """Build rows of a table from columns and from scalars that hold for all of them."""
+    schema = SCHEMAS[table]
+    series = [
+        pl.Series(name, columns[name], dtype)
+        if isinstance(columns[name], np.ndarray)
+        else pl.Series(name, [columns[name]] * length, dtype)
+        for name, dtype in schema.items()
+    ]
+    return pl.DataFrame(series)
+
+
+def _parameter_frame(
+    name: str,
+    rows: Sequence[LayerPlan],
+    data: Mapping[tuple[int, DataPlan], _DataFit],
+    weights: Mapping[int, _WeightFit | None],
+) -> pl.DataFrame:
+    parts = [pl.DataFrame(schema=SCHEMAS["quant_params"])]
+    for row in rows:
+        found, weight = data[_data_key(row)], weights[row.layer_id]
+        parts.append(_data_row(name, row, found))
+        if weight is not None:
+            parts.append(_weight_rows(name, row, weight))
+        if weight is not None and weight.bias is not None:
+            parts.append(_bias_rows(name, row, weight.bias, found.fit, weight.fit))
+    return pl.concat(parts)
+
+
+def _data_row(name: str, row: LayerPlan, found: _DataFit) -> pl.DataFrame:
+    fit, quality = found.fit, found.quality
+    columns = {
+        "fit": name, "layer_id": row.layer_id, "tensor_id": row.tensor_id, "role": "data", "channel": None,
+        "bits": fit.bits, "scale": float(fit.scale), "offset": int(fit.offset), "clip_min": float(fit.clip_min),
+        "clip_max": float(fit.clip_max), "algorithm": fit.algorithm, "mse": quality.mse,
+        "sqnr_db": quality.sqnr_db, "clip_rate": quality.clip_rate,
+    }  # fmt: skip
+    return _rows("quant_params", columns, 1)
+
+
+def _weight_rows(name: str, row: LayerPlan, weight: _WeightFit) -> pl.DataFrame:
+    fit, quality = weight.fit, weight.quality
+    count = int(np.size(fit.scale))
+    columns = {
+        "fit": name, "layer_id": row.layer_id, "tensor_id": row.tensor_id, "role": "weight",
+        "channel": None if fit.axis is None else np.arange(count), "bits": fit.bits, "scale": np.ravel(fit.scale),
+        "offset": np.ravel(fit.offset), "clip_min": np.ravel(fit.clip_min), "clip_max": np.ravel(fit.clip_max),
+        "algorithm": fit.algorithm, "mse": np.ravel(quality.mse), "sqnr_db": np.ravel(quality.sqnr_db),
+        "clip_rate": np.ravel(quality.clip_rate),
+    }  # fmt: skip
+    return _rows("quant_params", columns, count)
+
+
+def _bias_rows(name: str, row: LayerPlan, bias: "npt.NDArray[np.float32]", data: Fit, weight: Fit) -> pl.DataFrame:
+    """Rows of the bias: its scale is the accumulator's, scale_d * scale_w in float32 (spec algorithms 10)."""
+    flat = np.ravel(bias)
+    scale = np.broadcast_to(np.ravel(np.float32(data.scale) * weight.scale), flat.shape).astype(np.float32)
+    codes = quantize_bias(flat, data.scale, weight.scale)
+    error = flat.astype(np.float64) - codes.astype(np.float64) * scale.astype(np.float64)
+    columns = {
+        "fit": name, "layer_id": row.layer_id, "tensor_id": row.tensor_id, "role": "bias",
+        "channel": np.arange(flat.size), "bits": 32, "scale": scale, "offset": 0, "clip_min": None, "clip_max": None,
+        "algorithm": None, "mse": error**2, "sqnr_db": None, "clip_rate": None,
+    }  # fmt: skip
+    return _rows("quant_params", columns, flat.size)
+
+
+def quantized_layers(run: Run, prepared: PreparedModel, fit: str) -> list[QuantizedLayer]:
+    """Join the layers of the prepared model with their scales of one fit, in topological order."""
+    frame = run.read("quant_params").filter(fit=fit)
+    by_layer = {int(key[0]): part for key, part in frame.partition_by("layer_id", as_dict=True).items()}
+    return [_quantized(layer, by_layer[layer.layer_id]) for layer in prepared.layers if layer.layer_id in by_layer]
+
+
+def _quantized(layer: Layer, frame: pl.DataFrame) -> QuantizedLayer:
+    data = frame.filter(role="data").row(0, named=True)
+    weight = frame.filter(role="weight").sort("channel")
+    scale_w = weight["scale"].to_numpy() if weight.height else np.ones(1, np.float32)
+    return QuantizedLayer(
+        layer=layer,
+        scale_d=np.float32(data["scale"]),
+        offset_d=int(data["offset"]),
+        data_bits=int(data["bits"]),
+        scale_w=np.asarray(scale_w, np.float32),
+        weight_bits=int(weight["bits"][0]) if weight.height else 8,
+    )
+
+
+def config_text(run: Run, fit: str) -> str:
+    """Return AMCT's config.json of a fit: what was asked for, with the layers that stayed in float disabled."""
+    record = run.info.fits[fit]
+    config = parse_simple_config(record.config_text, record.config_source or "<defaults>") if record.config_text else QuantConfig()
+    plan = resolve_plan(config, layer_rows(run.read("layers")))
+    enabled = set(run.read("plan").filter(pl.col("fit") == fit, pl.col("enabled"))["layer_id"])
+    rows = tuple(replace(row, enabled=row.layer_id in enabled) for row in plan.rows)
+    return format_json_config(json_config(config, replace(plan, rows=rows)))

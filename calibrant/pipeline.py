@@ -1,0 +1,516 @@
+"""The stages joined: capture, stats, fit, export, verify, and run, which is all of them.
+
+Each function is the command of the same name; each returns the `Run` whose tables it has filled.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from calibrant.errors import ConfigError, ExportError, LayerNotFoundError, RunError, nearest
+from calibrant.stats.events import Event, Progress, no_progress
+from calibrant.stats.run import FitRecord, Run, RunInfo, create_run, is_run, open_run, remove_run
+
+if TYPE_CHECKING:
+    from calibrant.export.verify import VerifyReport
+    from calibrant.ingest.data import DataSource
+    from calibrant.ingest.model import PreparedModel
+    from calibrant.proto.simple_config import QuantConfig
+
+Keep = Literal["raw", "stats"]
+PathLike = str | os.PathLike[str]
+FixInput = Mapping[str, str | int | float]
+
+
+def _read_config(config: "PathLike | QuantConfig | None") -> "QuantConfig":
+    from calibrant.proto.simple_config import QuantConfig, read_simple_config
+
+    if config is None:
+        return QuantConfig()
+    return config if isinstance(config, QuantConfig) else read_simple_config(Path(config))
+
+
+def _versions() -> dict[str, str]:
+    names = ("calibrant", "numpy", "numba", "onnx", "onnx-ir", "onnxruntime", "polars", "pyarrow")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def _cpu() -> str:
+    """Return the processor's name; onnxruntime chooses its kernels by it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - start
+
+
+def _config_events(config: "QuantConfig") -> list[Event]:
+    return [Event("fit", note.severity, note.message) for note in config.notes]
+
+
+def _data_name(data: object) -> str:
+    return str(data) if isinstance(data, str | os.PathLike) else type(data).__name__
+
+
+def _fusion_options(config: "QuantConfig") -> tuple[bool, tuple[str, ...]]:
+    return config.do_fusion, tuple(sorted(config.skip_fusion_layers))
+
+
+def _differences(info: RunInfo, wanted: RunInfo) -> list[str]:
+    """Say in words what differs between a run and what is asked for."""
+    checked = {
+        "model": (info.model_hash, wanted.model_hash),
+        "data": (info.data_fingerprint, wanted.data_fingerprint),
+        "keep": (info.keep, wanted.keep),
+        "do_fusion": (info.do_fusion, wanted.do_fusion),
+        "skip_fusion_layers": (info.skip_fusion_layers, wanted.skip_fusion_layers),
+        "fix_input": (dict(info.fix_input), dict(wanted.fix_input)),
+    }
+    short = {"model": f"model {info.model}", "data": f"data {info.data} ({info.samples} samples)"}
+    return [
+        f"{short[name]} has other content" if name in short else f"{name} is {old}, asked for {new}"
+        for name, (old, new) in checked.items()
+        if old != new
+    ]
+
+
+def _reuse(path: Path, wanted: RunInfo, source: "DataSource", limit: int | None) -> Run:
+    """Open an existing run that has the content asked for, or say what differs."""
+    from calibrant.ingest.data import fingerprint
+
+    run = open_run(path)
+    if wanted.model_hash == run.info.model_hash:
+        wanted = replace(wanted, data_fingerprint=fingerprint(source, limit))
+    else:
+        wanted = replace(wanted, data_fingerprint=run.info.data_fingerprint)
+    if differences := _differences(run.info, wanted):
+        message = f"{path}: {'; '.join(differences)}; pass --restart to replace this run, or another --run folder"
+        raise RunError(message)
+    reused = Event("capture", "info", f"capture skipped: {path} holds {run.info.samples} samples of the same model and data")
+    run.replace_events(["capture"], None, [*_events_of(run, "capture"), reused])
+    return run
+
+
+def _events_of(run: Run, stage: str) -> list[Event]:
+    rows = run.read("events").filter(stage=stage).drop("fit").unique(maintain_order=True)
+    kept = [Event(**row) for row in rows.iter_rows(named=True)]
+    return [event for event in kept if not event.message.startswith("capture skipped")]
+
+
+def _wanted_info(
+    model: Path, prepared: "PreparedModel", data: object, config: "QuantConfig", keep: Keep, fix_input: FixInput | None
+) -> RunInfo:
+    do_fusion, skip_fusion_layers = _fusion_options(config)
+    return RunInfo(
+        model=str(model.resolve()),
+        model_name=model.stem,
+        model_hash=prepared.source_hash,
+        data=_data_name(data),
+        keep=keep,
+        do_fusion=do_fusion,
+        skip_fusion_layers=skip_fusion_layers,
+        fix_input={name: str(value) for name, value in (fix_input or {}).items()},
+        versions=_versions(),
+        cpu=_cpu(),
+    )
+
+
+def capture(
+    model: PathLike,
+    data: object,
+    *,
+    run: PathLike,
+    config: "PathLike | QuantConfig | None" = None,
+    batch_size: int | None = None,
+    keep: Keep = "raw",
+    fix_input: FixInput | None = None,
+    restart: bool = False,
+    progress: Progress = no_progress,
+) -> Run:
+    """Run a float model over calibration data and fold its activations into a run's tables.
+
+    Args:
+        model: an ONNX file.
+        data: a .npz file, a folder of .npy files, an iterable of name-to-array dicts, or a reader with `get_next()`.
+        run: the run folder to make; a complete run of the same content is reused.
+        config: a simple configuration (its fusion options and batch_num matter here), or None for AMCT's defaults.
+        batch_size: samples a batch; by default the model's fixed batch, else 8. It changes no statistic.
+        keep: ``raw`` writes the activations as Parquet, ``stats`` keeps the statistics only.
+        fix_input: inputs to turn into constants, e.g. ``{"sr": 16000}``.
+        restart: replace an existing run.
+        progress: called as ``progress(stage, done, total)``.
+
+    Returns:
+        The complete run.
+
+    Raises:
+        ModelError, DataError, ConfigError, RunError: each names what is wrong, where, and what to do.
+
+    Example:
+        >>> run = capture("model.onnx", "samples.npz", run="model.run", keep="stats")  # doctest: +SKIP
+    """
+    from calibrant.calibration import check_plan
+    from calibrant.ingest.data import open_data
+    from calibrant.ingest.model import prepare_model
+
+    if keep not in ("raw", "stats"):
+        message = f"keep: '{keep}' is not one of raw, stats"
+        raise ConfigError(message)
+    folder, settings = Path(run), _read_config(config)
+    _refuse_foreign_folder(folder)
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "ingest"):
+        prepared = prepare_model(
+            Path(model),
+            do_fusion=settings.do_fusion,
+            skip_fusion_layers=settings.skip_fusion_layers,
+            fix_input={name: str(value) for name, value in (fix_input or {}).items()},
+        )
+        source = open_data(data, prepared.inputs)
+    check_plan(settings, prepared)
+    wanted = _wanted_info(Path(model), prepared, data, settings, keep, fix_input)
+    if is_run(folder) and not restart:
+        return _reuse(folder, wanted, source, _sample_limit(settings, prepared, batch_size))
+    return _capture_anew(folder, prepared, source, wanted, settings, batch_size, seconds, progress)
+
+
+def _refuse_foreign_folder(folder: Path) -> None:
+    if folder.exists() and not is_run(folder) and (not folder.is_dir() or any(folder.iterdir())):
+        message = f"{folder}: exists and is not a run of calibrant; it is left untouched, choose another --run folder"
+        raise RunError(message)
+
+
+def _sample_limit(config: "QuantConfig", prepared: "PreparedModel", batch_size: int | None) -> int | None:
+    from calibrant.ingest.batches import resolve_batch_size
+
+    return None if config.batch_num is None else config.batch_num * resolve_batch_size(prepared.inputs, batch_size)
+
+
+@contextmanager
+def _new_run(folder: Path, info: RunInfo) -> Iterator[Run]:
+    """Make a run beside an old one and put it in its place when it is complete; on an error nothing new stays."""
+    building = folder.with_name(f".{folder.name}.{os.getpid()}.partial") if is_run(folder) else folder
+    made = [parent for parent in [folder, *folder.parents] if not parent.exists()]
+    run = create_run(building, info)
+    try:
+        yield run
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        for parent in made[1:]:
+            parent.rmdir()
+        raise
+    if building != folder:
+        remove_run(folder)
+        building.rename(folder)
+        run.path = folder
+
+
+def _capture_anew(
+    folder: Path,
+    prepared: "PreparedModel",
+    source: "DataSource",
+    info: RunInfo,
+    config: "QuantConfig",
+    batch_size: int | None,
+    seconds: dict[str, float],
+    progress: Progress,
+) -> Run:
+    from calibrant.ingest.capture import CaptureOptions, capture_activations
+    from calibrant.ingest.model import save_prepared
+
+    with _new_run(folder, info) as run:
+        save_prepared(prepared, run.model_folder)
+        options = CaptureOptions(batch_size=batch_size, keep="raw" if info.keep == "raw" else "stats", batch_num=config.batch_num)
+        with _timed(seconds, "capture"):
+            result = capture_activations(prepared, source, run.path, options, progress)
+        run.replace_events(["ingest", "capture", "stats"], None, [*prepared.events, *result.events])
+        run.update_info(
+            data_fingerprint=result.data_fingerprint,
+            samples=result.samples,
+            batch_size=result.batch_size,
+            one_by_one=result.one_by_one,
+            seconds={**seconds, **result.seconds},
+            complete=True,
+        )
+    return run
+
+
+def stats(run: "PathLike | Run", *, progress: Progress = no_progress) -> Run:
+    """Compute every statistics table of a run again from its Parquet files and its prepared model.
+
+    The result equals what the capture wrote, bit for bit.
+
+    Raises:
+        RunError: the run kept only statistics.
+    """
+    from calibrant.ingest.capture import recompute_statistics
+    from calibrant.ingest.model import load_prepared
+
+    opened = open_run(run)
+    seconds = dict(opened.info.seconds)
+    with _timed(seconds, "stats"):
+        recompute_statistics(opened.path, load_prepared(opened.model_folder), progress)
+    opened.update_info(seconds=seconds)
+    return opened
+
+
+def fit(
+    run: "PathLike | Run",
+    *,
+    config: "PathLike | QuantConfig | None" = None,
+    name: str = "default",
+    exact: bool = False,
+    progress: Progress = no_progress,
+) -> Run:
+    """Resolve the plan and fit scales and offsets on an existing run, without any inference.
+
+    Args:
+        run: a complete run.
+        config: a simple configuration, or None for AMCT's defaults; its batch_num is ignored (event).
+        name: name of this fit; a fit of that name is replaced, others stay.
+        exact: search on the raw activations instead of the histograms.
+        progress: called as ``progress(stage, done, total)``.
+
+    Raises:
+        ConfigError: the configuration is wrong or asks for other fusion options than the run has.
+        RunError: `exact` on a run that kept only statistics.
+
+    Example:
+        >>> fit("model.run", config="hfmg.cfg", name="hfmg")  # doctest: +SKIP
+    """
+    from calibrant.calibration import calibrate
+
+    opened, settings = open_run(run), _read_config(config)
+    _check_fit_name(name)
+    _check_fusion(opened, settings, given=config is not None)
+    seconds = dict(opened.info.seconds)
+    with _timed(seconds, "fit"):
+        result = calibrate(opened, settings, name, exact=exact, progress=progress)
+        opened.replace_fit(name, result.frames)
+    events = [*_config_events(settings), *_batch_num_event(opened, settings), *result.events]
+    opened.replace_events(["fit"], name, events)
+    record = FitRecord(
+        config_source=settings.source,
+        config_text=settings.text,
+        config_hash=hashlib.sha256(settings.text.encode()).hexdigest(),
+        exact=exact,
+    )
+    opened.update_info(seconds=seconds, fits={**opened.info.fits, name: record})
+    return opened
+
+
+def _check_fit_name(name: str) -> None:
+    if not name or not name.isprintable() or "/" in name:
+        message = f"--name: '{name}' is no name for a fit; use letters, digits, '-' and '_'"
+        raise ConfigError(message)
+
+
+def _check_fusion(run: Run, config: "QuantConfig", *, given: bool) -> None:
+    asked, has = _fusion_options(config), (run.info.do_fusion, tuple(run.info.skip_fusion_layers))
+    if given and asked != has:
+        message = (
+            f"{config.source}: asks for do_fusion {asked[0]}, skip_fusion_layers {list(asked[1])}, but the run {run.path} was "
+            f"captured with {has[0]}, {list(has[1])}; other fusion needs a run anew (calibrant run --restart)"
+        )
+        raise ConfigError(message)
+
+
+def _batch_num_event(run: Run, config: "QuantConfig") -> list[Event]:
+    if config.batch_num is None or config.batch_num * run.info.batch_size == run.info.samples:
+        return []
+    message = f"batch_num {config.batch_num} is ignored: the fit uses all {run.info.samples} samples of the run"
+    return [Event("fit", "info", message)]
+
+
+def _fit_record(run: Run, fit: str) -> FitRecord:
+    fits = run.info.fits
+    if fit not in fits:
+        known = ", ".join(fits) or "none yet; use calibrant fit"
+        message = f"{run.path}: no fit '{fit}'{nearest(fit, fits)}; fits: {known}"
+        raise LayerNotFoundError(message)
+    return fits[fit]
+
+
+def export(
+    run: "PathLike | Run", *, fit: str = "default", prefix: PathLike | None = None, progress: Progress = no_progress
+) -> Run:
+    """Write the fake-quant model, the deploy model, the record, the node map and the configuration of a fit.
+
+    Args:
+        run: a run with that fit.
+        fit: name of the fit.
+        prefix: path prefix of the five files, by default ``RUN/export/<model stem>``; an empty base name
+            (``out/``) gives AMCT's ``out/deploy_model.onnx``.
+        progress: called as ``progress(stage, done, total)``.
+
+    Returns:
+        The run; ``run.info.fits[fit].prefix`` is where the files are.
+
+    Raises:
+        LayerNotFoundError: no such fit.
+        ExportError: the files cannot be written.
+    """
+    from calibrant.calibration import config_text, quantized_layers
+    from calibrant.export.files import write_export
+    from calibrant.ingest.model import load_prepared
+
+    opened = open_run(run)
+    record = _fit_record(opened, fit)
+    place = os.fspath(prefix) if prefix is not None else _default_prefix(opened, fit)
+    seconds = dict(opened.info.seconds)
+    progress("export", 0, 1)
+    with _timed(seconds, "export"):
+        prepared = load_prepared(opened.model_folder)
+        layers = quantized_layers(opened, prepared, fit)
+        write_export(prepared, layers, place, config_text(opened, fit))
+    progress("export", 1, 1)
+    opened.replace_events(["export"], fit, [])
+    fits = {**opened.info.fits, fit: replace(record, prefix=os.path.abspath(place) + ("/" if place.endswith("/") else ""))}
+    opened.update_info(seconds=seconds, fits=fits)
+    return opened
+
+
+def _default_prefix(run: Run, fit: str) -> str:
+    base = run.info.model_name if fit == "default" else f"{run.info.model_name}_{fit}"
+    return str(run.path / "export" / base)
+
+
+def verify(
+    run: "PathLike | Run",
+    *,
+    fit: str = "default",
+    prefix: PathLike | None = None,
+    data: object = None,
+    progress: Progress = no_progress,
+) -> "VerifyReport":
+    """Prove the deploy model against the fake-quant model in exact integers, layer by layer, and lint it by ATC's rules.
+
+    Args:
+        run: a run with that fit, exported.
+        fit: name of the fit.
+        prefix: where it was exported; by default the last place.
+        data: samples to verify on; by default those that the capture kept.
+        progress: called as ``progress(stage, done, total)``.
+
+    Returns:
+        The report; every layer passed.
+
+    Raises:
+        ExportError: the models differ, a rule is broken, or the export is missing; the message names the first layer.
+    """
+    report = verification(run, fit=fit, prefix=prefix, data=data, progress=progress)
+    if not report.passed:
+        message = f"verify fails: {report.first_failure()}"
+        raise ExportError(message)
+    return report
+
+
+def verification(
+    run: "PathLike | Run",
+    *,
+    fit: str = "default",
+    prefix: PathLike | None = None,
+    data: object = None,
+    progress: Progress = no_progress,
+) -> "VerifyReport":
+    """Return the report of `verify` whether or not every layer passed."""
+    from calibrant.export.files import export_files
+    from calibrant.export.verify import verify_export
+
+    opened = open_run(run)
+    record = _fit_record(opened, fit)
+    place = os.fspath(prefix) if prefix is not None else record.prefix
+    if place is None:
+        message = f"{opened.path}: fit '{fit}' has not been exported; run calibrant export first"
+        raise ExportError(message)
+    seconds = dict(opened.info.seconds)
+    with _timed(seconds, "verify"):
+        report = verify_export(export_files(place), _verify_inputs(opened, data), progress)
+    opened.replace_events(["verify"], fit, report.events())
+    opened.update_info(seconds=seconds)
+    return report
+
+
+def _verify_inputs(run: Run, data: object) -> "list[dict[str, Any]]":
+    from calibrant.ingest.data import open_data
+    from calibrant.ingest.model import load_prepared
+    from calibrant.ingest.verify_inputs import load_verify_inputs
+
+    if data is None:
+        return load_verify_inputs(run.path)
+    source = open_data(data, load_prepared(run.model_folder).inputs)
+    return [dict(sample.values) for sample in source]
+
+
+def run(
+    model: PathLike,
+    data: object,
+    *,
+    run: PathLike | None = None,
+    config: "PathLike | QuantConfig | None" = None,
+    batch_size: int | None = None,
+    keep: Keep = "raw",
+    fix_input: FixInput | None = None,
+    prefix: PathLike | None = None,
+    fit: str = "default",
+    restart: bool = False,
+    progress: Progress = no_progress,
+) -> Run:
+    """Capture, fit, export and verify in one go.
+
+    Args:
+        model: an ONNX file.
+        data: calibration samples, as for `capture`.
+        run: the run folder, by default ``<model stem>.run`` in the working folder.
+        config: a simple configuration, or None for AMCT's defaults.
+        batch_size: samples a batch.
+        keep: ``raw`` or ``stats``.
+        fix_input: inputs to turn into constants.
+        prefix: path prefix of the exported files, by default ``RUN/export/<model stem>``.
+        fit: name of the fit.
+        restart: replace an existing run.
+        progress: called as ``progress(stage, done, total)``.
+
+    Returns:
+        The complete, exported and verified run.
+
+    Raises:
+        CalibrantError: one of its kinds; the message names what is wrong, where, and what to do.
+
+    Example:
+        >>> done = run("model.onnx", "samples.npz", config="quant.cfg", prefix="out/model")  # doctest: +SKIP
+        >>> done.sql("select * from events")  # doctest: +SKIP
+    """
+    folder = Path(run) if run is not None else Path(f"{Path(model).stem}.run")
+    settings = _read_config(config)
+    _check_fit_name(fit)
+    captured = capture(
+        model, data, run=folder, config=settings, batch_size=batch_size, keep=keep, fix_input=fix_input, restart=restart,
+        progress=progress,
+    )  # fmt: skip
+    fitted = _FIT(captured, config=settings, name=fit, progress=progress)
+    exported = export(fitted, fit=fit, prefix=prefix, progress=progress)
+    verify(exported, fit=fit, progress=progress)
+    return exported
+
+
+_FIT = fit  # `run` has a parameter of that name
+
+
+__all__ = ["capture", "export", "fit", "run", "stats", "verification", "verify"]
