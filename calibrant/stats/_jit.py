@@ -1,0 +1,72 @@
+"""How kernels are compiled: one policy, in one place, for the whole package.
+
+Kernels are serial and release the GIL; threads are the caller's. There is no ``parallel=True`` (two Python threads in one
+parallel kernel abort the process under numba's workqueue layer) and no fastmath (the order of float additions is part of the result).
+Compiled code is cached on disk where a place is writable. ``NUMBA_DISABLE_JIT=1`` runs every kernel as plain Python.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import ParamSpec, TypeVar, cast
+
+import numba
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _is_writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _user_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "numba"
+
+
+def _cache_folders() -> tuple[Path, ...]:
+    """Return the places that numba tries for compiled code, in its order."""
+    configured = os.environ.get("NUMBA_CACHE_DIR")
+    if configured:
+        return (Path(configured),)
+    return (Path(__file__).parent / "__pycache__", _user_cache())
+
+
+@cache
+def cache_is_writable() -> bool:
+    """Return whether compiled kernels can be kept on disk; where not, each process compiles them anew.
+
+    Example:
+        >>> cache_is_writable() in (True, False)
+        True
+    """
+    return any(_is_writable(folder) for folder in _cache_folders())
+
+
+def kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function on first use: nogil, serial, IEEE float order, cached where possible.
+
+    Args:
+        function: module-level; takes plain arrays and scalars.
+
+    Example:
+        >>> @kernel
+        ... def twice(x):
+        ...     return 2 * x
+        >>> twice(4)
+        8
+    """
+    if cache_is_writable():
+        try:
+            return cast("Callable[P, R]", numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+        except RuntimeError:  # numba found no place after all: source in a zip, or a console
+            pass
+    return cast("Callable[P, R]", numba.njit(nogil=True, error_model="numpy")(function))
