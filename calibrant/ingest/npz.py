@@ -1,0 +1,145 @@
+"""Samples from an ``.npz`` file, streamed from its zip members; no array is ever loaded whole."""
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from calibrant.errors import DataError
+from calibrant.ingest.model import ModelInput
+from calibrant.ingest.samples import Array, Sample, check_dtype, check_names, make_sample, single_sample_shape
+
+_SUFFIX = ".npy"
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """What the header of an array says.
+
+    Attributes:
+        shape: the first axis counts samples.
+        dtype: of the elements.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def read_header(stream: IO[bytes], where: str) -> StoredArray:
+    """Read the header of an ``.npy`` stream and leave the stream at the first element.
+
+    Raises:
+        DataError: no npy data, object elements, or Fortran order (its samples do not lie one after the other).
+    """
+    try:
+        version = npy_format.read_magic(stream)
+        reader = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+        shape, is_fortran, dtype = reader(stream)
+    except ValueError as error:
+        message = f"{where}: no numpy array: {error}; write the file with numpy.savez"
+        raise DataError(message) from error
+    if dtype.hasobject:
+        message = (
+            f"{where}: holds Python objects, expected numbers; samples of unequal shape go into a folder of .npy files"
+        )
+        raise DataError(message)
+    if is_fortran and len(shape) > 1:
+        message = f"{where}: is stored in Fortran order and cannot be streamed; save numpy.ascontiguousarray of it"
+        raise DataError(message)
+    return StoredArray(tuple(shape), dtype)
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except _BROKEN as error:
+        message = f"{path}: cannot be read as .npz: {error}; write it with numpy.savez"
+        raise DataError(message) from error
+
+
+def _array_names(archive: zipfile.ZipFile, path: Path) -> list[str]:
+    members = archive.namelist()
+    for member in members:
+        if not member.endswith(_SUFFIX):
+            message = f"{path}: member '{member}' is no array; write the file with numpy.savez"
+            raise DataError(message)
+        if members.count(member) > 1:
+            message = f"{path}: member '{member}' occurs twice; write the file with numpy.savez"
+            raise DataError(message)
+    return [member.removesuffix(_SUFFIX) for member in members]
+
+
+def _headers(archive: zipfile.ZipFile, names: Sequence[str], path: Path) -> dict[str, StoredArray]:
+    headers = {}
+    for name in names:
+        with archive.open(name + _SUFFIX) as stream:
+            headers[name] = read_header(stream, f"{path}: array '{name}'")
+    return headers
+
+
+def _common_count(headers: dict[str, StoredArray], path: Path) -> int:
+    """The number of samples, which all arrays must agree on."""
+    for name, header in headers.items():
+        if not header.shape:
+            message = f"{path}: array '{name}' has no first axis to count samples; repeat the value once a sample"
+            raise DataError(message)
+    counts = {name: header.shape[0] for name, header in headers.items()}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"'{name}' {count}" for name, count in counts.items())
+        message = f"{path}: the arrays have different numbers of samples on their first axis: {listed}"
+        raise DataError(message)
+    return next(iter(counts.values()))
+
+
+def count_samples(path: Path, inputs: Sequence[ModelInput]) -> int:
+    """Check the arrays of the file against the model from their headers and return the number of samples.
+
+    Raises:
+        DataError: broken file, wrong name, dtype or shape, or unequal numbers of samples.
+    """
+    with _archive(path) as archive:
+        names = _array_names(archive, path)
+        check_names(names, inputs, str(path))
+        headers = _headers(archive, names, path)
+    count = _common_count(headers, path)
+    for spec in inputs:
+        check_dtype(headers[spec.name].dtype, spec, str(path))
+        single_sample_shape(headers[spec.name].shape[1:], spec, f"sample 0 ({path.name}[0])")
+    return count
+
+
+def _next_sample(stream: IO[bytes], header: StoredArray, shape: tuple[int, ...], where: str) -> Array:
+    size = int(np.prod(header.shape[1:], dtype=np.int64)) * header.dtype.itemsize
+    data = stream.read(size)
+    if len(data) != size:
+        message = f"{where}: the file ends inside this sample ({len(data)} of {size} bytes); it was cut, write it again"
+        raise DataError(message)
+    return np.ndarray(shape, header.dtype, buffer=data)
+
+
+def read_npz(path: Path, inputs: Sequence[ModelInput]) -> Iterator[Sample]:
+    """Yield the samples of an ``.npz`` file, one at a time.
+
+    Memory: one sample, and zlib's window for each compressed member.
+
+    Raises:
+        DataError: as `count_samples`, or the file is cut or damaged.
+    """
+    count = count_samples(path, inputs)
+    with _archive(path) as archive, ExitStack() as stack:
+        streams = {spec.name: stack.enter_context(archive.open(spec.name + _SUFFIX)) for spec in inputs}
+        headers = {name: read_header(stream, f"{path}: array '{name}'") for name, stream in streams.items()}
+        shapes = {spec.name: single_sample_shape(headers[spec.name].shape[1:], spec, str(path)) for spec in inputs}
+        for position in range(count):
+            where = f"sample {position} ({path.name}[{position}])"
+            values = {name: _next_sample(s, headers[name], shapes[name], where) for name, s in streams.items()}
+            yield make_sample(values, path.name, position)
