@@ -185,7 +185,7 @@ def _check_biases(
         reason = _bias_problem(row, data, weights) if row.enabled else None
         if reason is not None:
             events.append(Event("fit", "warn", f"{reason}; the layer stays in float", layer=layers[row.layer_id].name))
-            row = replace(row, enabled=False, reason=reason, enabled_decided_by="bias range")  # noqa: PLW2901
+            row = replace(row, enabled=False, reason=reason, enabled_decided_by="bias range")
         rows.append(row)
     return replace(plan, rows=tuple(rows)), events
 
@@ -210,9 +210,7 @@ def _require_a_layer(plan: Plan, events: Sequence[Event]) -> None:
         raise ConfigError(message)
 
 
-def _search_frame(
-    name: str, rows: Sequence[LayerPlan], data: Mapping[tuple[int, DataPlan], _DataFit]
-) -> pl.DataFrame:
+def _search_frame(name: str, rows: Sequence[LayerPlan], data: Mapping[tuple[int, DataPlan], _DataFit]) -> pl.DataFrame:
     parts = [_search_rows(name, row, data[_data_key(row)].fit) for row in rows]
     return pl.concat([pl.DataFrame(schema=SCHEMAS["search"]), *parts])
 
@@ -321,7 +319,11 @@ def _quantized(layer: Layer, frame: pl.DataFrame) -> QuantizedLayer:
 def config_text(run: Run, fit: str) -> str:
     """Return AMCT's config.json of a fit: what was asked for, with the layers that stayed in float disabled."""
     record = run.info.fits[fit]
-    config = parse_simple_config(record.config_text, record.config_source or "<defaults>") if record.config_text else QuantConfig()
+    config = (
+        parse_simple_config(record.config_text, record.config_source or "<defaults>")
+        if record.config_text
+        else QuantConfig()
+    )
     plan = resolve_plan(config, layer_rows(run.read("layers")))
     enabled = set(run.read("plan").filter(pl.col("fit") == fit, pl.col("enabled"))["layer_id"])
     rows = tuple(replace(row, enabled=row.layer_id in enabled) for row in plan.rows)

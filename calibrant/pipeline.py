@@ -102,7 +102,9 @@ def _reuse(path: Path, wanted: RunInfo, source: "DataSource", limit: int | None)
     if differences := _differences(run.info, wanted):
         message = f"{path}: {'; '.join(differences)}; pass --restart to replace this run, or another --run folder"
         raise RunError(message)
-    reused = Event("capture", "info", f"capture skipped: {path} holds {run.info.samples} samples of the same model and data")
+    reused = Event(
+        "capture", "info", f"capture skipped: {path} holds {run.info.samples} samples of the same model and data"
+    )
     run.replace_events(["capture"], None, [*_events_of(run, "capture"), reused])
     return run
 
@@ -236,7 +238,9 @@ def _capture_anew(
 
     with _new_run(folder, info) as run:
         save_prepared(prepared, run.model_folder)
-        options = CaptureOptions(batch_size=batch_size, keep="raw" if info.keep == "raw" else "stats", batch_num=config.batch_num)
+        options = CaptureOptions(
+            batch_size=batch_size, keep="raw" if info.keep == "raw" else "stats", batch_num=config.batch_num
+        )
         with _timed(seconds, "capture"):
             result = capture_activations(prepared, source, run.path, options, progress)
         run.replace_events(["ingest", "capture", "stats"], None, [*prepared.events, *result.events])
@@ -381,9 +385,17 @@ def export(
         write_export(prepared, layers, place, config_text(opened, fit))
     progress("export", 1, 1)
     opened.replace_events(["export"], fit, [])
-    fits = {**opened.info.fits, fit: replace(record, prefix=os.path.abspath(place) + ("/" if place.endswith("/") else ""))}
+    fits = {
+        **opened.info.fits,
+        fit: replace(record, prefix=_absolute(place)),
+    }
     opened.update_info(seconds=seconds, fits=fits)
     return opened
+
+
+def _absolute(prefix: str) -> str:
+    """Return an absolute prefix; an empty base name (``out/``) keeps its slash."""
+    return f"{Path(prefix).resolve()}{'/' if prefix.endswith('/') else ''}"
 
 
 def _default_prefix(run: Run, fit: str) -> str:

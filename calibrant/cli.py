@@ -1,0 +1,341 @@
+"""The `calibrant` command: each command parses, calls the function of the same name, and prints.
+
+stdout carries data, stderr progress and errors. Exit codes: 0 done, 1 failed (the last line on stderr says why), 2 usage.
+"""
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calibrant.errors import CalibrantError, ConfigError
+
+if TYPE_CHECKING:
+    from calibrant.stats.run import Run
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Quantization calibration for Ascend NPUs: ONNX and data in, statistics in SQL and Ascend-ready ONNX out.\n\n"
+    "Example: calibrant run model.onnx --data samples.npz --config quant.cfg",
+)
+
+
+class Keep(StrEnum):
+    """What a capture keeps on disk."""
+
+    raw = "raw"
+    stats = "stats"
+
+
+class FailOn(StrEnum):
+    """The least severity of an event that makes a command fail."""
+
+    warn = "warn"
+    error = "error"
+
+
+Model = Annotated[Path, typer.Argument(help="The float ONNX model.", show_default=False)]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
+Data = Annotated[Path, typer.Option(help="Calibration samples: a .npz file or a folder of .npy files.")]
+Config = Annotated[Path | None, typer.Option(help="Simple configuration (quant.cfg); AMCT's defaults without it.")]
+RunOption = Annotated[
+    Path | None, typer.Option("--run", help="Run folder to make. [default: <model stem>.run]", show_default=False)
+]
+Prefix = Annotated[
+    str | None, typer.Option(help="Path prefix of the exported files. [default: RUN/export/<model stem>]")
+]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="Samples a batch; it changes no statistic. [default: the model's, else 8]")
+]
+KeepOption = Annotated[Keep, typer.Option(help="raw: keep the activations as Parquet; stats: the statistics only.")]
+FixInput = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="Turn an input into a constant; may be repeated.")
+]
+Fit = Annotated[str, typer.Option("--fit", help="Name of the fit.")]
+Restart = Annotated[bool, typer.Option("--restart", help="Replace an existing run.")]
+Fail = Annotated[FailOn | None, typer.Option(help="Exit with 1 where an event of this severity was recorded.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from calibrant import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where an error was raised; any command takes it.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take the options that hold for every command; `main` reads --traceback itself."""
+
+
+def _fixed_inputs(pairs: list[str] | None) -> dict[str, str]:
+    fixed = {}
+    for pair in pairs or []:
+        name, equals, value = pair.rpartition("=")
+        if not equals or not name:
+            message = f"--fix-input '{pair}': expected NAME=VALUE, e.g. --fix-input sr=16000"
+            raise ConfigError(message)
+        fixed[name] = value
+    return fixed
+
+
+def _check_events(run: "Run", fail_on: FailOn | None) -> None:
+    """Fail where events are as severe as the caller tolerates not."""
+    if fail_on is None:
+        return
+    severities = ["error"] if fail_on is FailOn.error else ["error", "warn"]
+    events = run.read("events")
+    severe = events.filter(events["severity"].is_in(severities))
+    if severe.height:
+        message = f"{severe.height} events at --fail-on {fail_on}, the first: {severe['message'][0]}; see calibrant report RUN events"
+        raise CalibrantError(message)
+
+
+def _print_files(run: "Run", fit: str) -> None:
+    from calibrant.console import print_line
+    from calibrant.export.files import export_files
+
+    prefix = run.info.fits[fit].prefix
+    if prefix is None:
+        return
+    files = export_files(prefix)
+    print_line("fake_quant_model", files.fake_quant.resolve())
+    print_line("deploy_model", files.deploy.resolve())
+    print_line("record", files.record.resolve())
+    print_line("quant_map", files.quant_map.resolve())
+    print_line("config", files.config.resolve())
+
+
+@app.command("run")
+def run_command(
+    model: Model,
+    data: Data,
+    config: Config = None,
+    run: RunOption = None,
+    prefix: Prefix = None,
+    batch_size: BatchSize = None,
+    keep: KeepOption = Keep.raw,
+    fix_input: FixInput = None,
+    fit: Fit = "default",
+    restart: Restart = False,
+    fail_on: Fail = None,
+) -> None:
+    """Capture, fit, export and verify in one go.
+
+    Example: calibrant run model.onnx --data samples.npz --config quant.cfg --prefix out/model
+    """
+    from calibrant import pipeline
+    from calibrant.console import print_line, progress_bar
+
+    with progress_bar() as progress:
+        done = pipeline.run(
+            model, data, run=run, config=config, batch_size=batch_size, keep=keep.value,
+            fix_input=_fixed_inputs(fix_input), prefix=prefix, fit=fit, restart=restart, progress=progress,
+        )  # fmt: skip
+    print_line("run", done.path.resolve())
+    _print_files(done, fit)
+    _check_events(done, fail_on)
+
+
+@app.command()
+def capture(
+    model: Model,
+    data: Data,
+    config: Config = None,
+    run: RunOption = None,
+    batch_size: BatchSize = None,
+    keep: KeepOption = Keep.raw,
+    fix_input: FixInput = None,
+    restart: Restart = False,
+    fail_on: Fail = None,
+) -> None:
+    """Run the float model over the data and keep activations and statistics.
+
+    Example: calibrant capture model.onnx --data samples/ --keep stats
+    """
+    from calibrant import pipeline
+    from calibrant.console import print_line, progress_bar
+
+    with progress_bar() as progress:
+        done = pipeline.capture(
+            model, data, run=run or Path(f"{model.stem}.run"), config=config, batch_size=batch_size, keep=keep.value,
+            fix_input=_fixed_inputs(fix_input), restart=restart, progress=progress,
+        )  # fmt: skip
+    print_line("run", done.path.resolve())
+    _check_events(done, fail_on)
+
+
+@app.command()
+def stats(run: RunFolder) -> None:
+    """Compute every statistics table again from the kept activations.
+
+    Example: calibrant stats model.run
+    """
+    from calibrant import pipeline
+    from calibrant.console import print_line, progress_bar
+
+    with progress_bar() as progress:
+        done = pipeline.stats(run, progress=progress)
+    print_line("run", done.path.resolve())
+
+
+@app.command()
+def fit(
+    run: RunFolder,
+    config: Config = None,
+    name: Annotated[str, typer.Option(help="Name of this fit; one of that name is replaced.")] = "default",
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Search on the raw activations instead of the histograms.")
+    ] = False,
+    fail_on: Fail = None,
+) -> None:
+    """Fit scales again on an existing run, without inference.
+
+    Example: calibrant fit model.run --config hfmg.cfg --name hfmg
+    """
+    from calibrant import pipeline
+    from calibrant.console import print_line, progress_bar
+
+    with progress_bar() as progress:
+        done = pipeline.fit(run, config=config, name=name, exact=exact, progress=progress)
+    print_line("run", done.path.resolve())
+    print_line("fit", name)
+    _check_events(done, fail_on)
+
+
+@app.command()
+def export(run: RunFolder, fit: Fit = "default", prefix: Prefix = None) -> None:
+    """Write the fake-quant model, the deploy model, the record, the node map and the configuration.
+
+    Example: calibrant export model.run --fit hfmg --prefix out/model_hfmg
+    """
+    from calibrant import pipeline
+    from calibrant.console import progress_bar
+
+    with progress_bar() as progress:
+        done = pipeline.export(run, fit=fit, prefix=prefix, progress=progress)
+    _print_files(done, fit)
+
+
+@app.command()
+def verify(
+    run: RunFolder,
+    fit: Fit = "default",
+    prefix: Prefix = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Samples to verify on. [default: those that the capture kept]")
+    ] = None,
+) -> None:
+    """Prove the deploy model against the fake-quant model in exact integers and lint it by ATC's rules.
+
+    Example: calibrant verify model.run
+    """
+    from calibrant import pipeline
+    from calibrant.console import print_line, print_table, progress_bar
+    from calibrant.errors import ExportError
+
+    with progress_bar() as progress:
+        report = pipeline.verification(run, fit=fit, prefix=prefix, data=data, progress=progress)
+    print_table(report.frame())
+    print_line("sqnr_db", report.sqnr_db)
+    print_line("findings", len(report.findings))
+    if not report.passed:
+        message = f"verify fails: {report.first_failure()}"
+        raise ExportError(message)
+
+
+@app.command()
+def sql(
+    run: RunFolder,
+    query: Annotated[str, typer.Argument(help="DuckDB SQL; every table is a view of its name.", show_default=False)],
+    form: Annotated[str, typer.Option("--format", help="table, csv, json (one object a line) or parquet.")] = "table",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
+) -> None:
+    """Ask the run's tables a question in SQL.
+
+    Example: calibrant sql model.run "select layer, macs from layers order by macs desc limit 5"
+    """
+    from calibrant.console import print_frame
+    from calibrant.stats.run import open_run
+
+    print_frame(open_run(run).sql(query), form, output)
+
+
+@app.command()
+def report(
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)] = None,
+    name: Annotated[str, typer.Argument(help="Name of the report.")] = "layers",
+    list_names: Annotated[bool, typer.Option("--list", help="List the reports.")] = False,
+    form: Annotated[str, typer.Option("--format", help="table, csv, json (one object a line) or parquet.")] = "table",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
+) -> None:
+    """Print a named report, by default the layers by their signal-to-noise ratio.
+
+    Example: calibrant report model.run clip_rate
+    """
+    from calibrant.console import print_frame, print_line
+    from calibrant.stats.report import list_reports, run_report
+    from calibrant.stats.run import open_run
+
+    if list_names:
+        for entry in list_reports():
+            print_line(entry.name, entry.title)
+        return
+    if run is None:
+        raise typer.BadParameter("a run folder is needed", param_hint="RUN")  # noqa: EM101
+    print_frame(run_report(open_run(run), name), form, output)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to make; an earlier demo's is replaced.")] = Path("calibrant-demo"),
+) -> None:
+    """Quantize a page-orientation model on drawn pages and show what came of it.
+
+    Example: calibrant demo --out /tmp/calibrant-demo
+    """
+    from calibrant.console import progress_bar
+    from calibrant.demo import run_demo, show_demo
+
+    with progress_bar() as progress:
+        result = run_demo(out, progress)
+    show_demo(result)
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, CalibrantError):
+        return str(error)
+    return f"{type(error).__name__}: {error}; this is a fault of calibrant, run again with --traceback and report it"
+
+
+def main() -> None:
+    """Run the command line; the only place where every exception is caught."""
+    arguments = sys.argv[1:]
+    traceback = "--traceback" in arguments
+    try:
+        app(args=[argument for argument in arguments if argument != "--traceback"] or ["--help"], prog_name="calibrant")
+    except BrokenPipeError:
+        # The reader of stdout has gone; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if traceback:
+            raise
+        from calibrant.console import print_error
+
+        print_error(_describe(error))
+        sys.exit(1)

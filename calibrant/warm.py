@@ -1,0 +1,38 @@
+"""Compile every kernel that a run needs, so that times can be told apart from compilation."""
+
+import time
+
+import numpy as np
+
+
+def compile_kernels() -> float:
+    """Call every kernel once on small arrays; return the seconds it took (little where the cache is warm).
+
+    Example:
+        >>> compile_kernels() >= 0
+        True
+    """
+    from calibrant.quantizers import (
+        ArqOptions,
+        HfmgOptions,
+        IfmrOptions,
+        data_quality,
+        fit_arq,
+        fit_hfmg,
+        fit_ifmr,
+        weight_quality,
+    )
+    from calibrant.stats.collector import TensorStatistics
+
+    start = time.perf_counter()
+    ramp = np.linspace(-1, 3, 2**10, dtype=np.float32)
+    statistics = TensorStatistics(0, channel_axis=1)
+    statistics.update(np.resize(ramp, (2, 2, 2**19)), [0, 1])
+    statistics.update(np.resize(ramp, (2, 2, 2**8)), [2, 3])
+    statistics.channels_frame()
+    histogram = statistics.histogram
+    for fitted in (fit_ifmr(histogram, IfmrOptions()), fit_hfmg(histogram, HfmgOptions())):
+        data_quality(histogram, fitted)
+    weight = ramp.reshape(4, -1)
+    weight_quality(weight, fit_arq(weight, ArqOptions()))
+    return time.perf_counter() - start

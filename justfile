@@ -1,0 +1,78 @@
+# Each recipe makes the virtual environment it needs; `just` alone lists them.
+python := env("PYTHON", "python3")
+venv := ".venv"
+bin := venv / "bin"
+
+# List the recipes.
+default:
+    @just --list --unsorted
+
+# Make or refresh the environment for users and developers.
+[private]
+env:
+    #!/bin/sh
+    set -eu
+    if [ ! -f {{venv}}/.made ] || [ pyproject.toml -nt {{venv}}/.made ]; then
+        {{python}} -m venv {{venv}}
+        {{bin}}/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+        touch {{venv}}/.made
+    fi
+
+# Quantize the demo model on drawn pages and show what came of it.
+demo *ARGS: env
+    {{bin}}/calibrant demo {{ARGS}}
+
+# Quantize a model: just calibrate --model m.onnx --data x.npz --config quant.cfg --out out/m
+[arg("model", long="model")]
+[arg("data", long="data")]
+[arg("config", long="config")]
+[arg("out", long="out")]
+calibrate model data out config="": env
+    {{bin}}/calibrant run {{quote(model)}} --data {{quote(data)}} {{ if config == "" { "" } else { "--config " + quote(config) } }} --run {{quote(out + ".run")}} --prefix {{quote(out)}}
+
+# Run the tests on all cores.
+test *ARGS: env
+    {{bin}}/python -m pytest -n auto --dist worksteal {{ARGS}}
+
+# Run the kernels' tests with compilation off.
+test-nojit *ARGS: env
+    NUMBA_DISABLE_JIT=1 {{bin}}/python -m pytest -n auto tests/test_twins_stats.py tests/test_twins_quantizers.py {{ARGS}}
+
+# Check style and the direction of imports.
+lint: env
+    {{bin}}/ruff check .
+    {{bin}}/ruff format --check .
+    {{bin}}/lint-imports
+
+# Check types.
+types: env
+    {{bin}}/mypy
+
+# Print the speed of the kernels as ratios measured in one run.
+bench *ARGS: env
+    {{bin}}/python -m bench {{ARGS}}
+
+# Generate the protobuf code with the oldest protobuf allowed.
+proto:
+    {{python}} -m venv .venv-proto
+    .venv-proto/bin/python -m pip install --quiet --disable-pip-version-check '.[proto]' 'pytest>=8.4,<10' 'hypothesis>=6.130,<7'
+    .venv-proto/bin/python -m calibrant.proto.generate
+
+# Build the wheel.
+build: env
+    {{bin}}/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+# Install the wheel into an empty environment and run the command and the demo there.
+smoke: build
+    #!/bin/sh
+    set -eu
+    here=$(mktemp -d)
+    trap 'rm -rf "$here"' EXIT
+    {{python}} -m venv "$here/venv"
+    "$here/venv/bin/python" -m pip install --quiet --disable-pip-version-check dist/calibrant-*.whl
+    cd "$here"
+    venv/bin/calibrant --help > help.txt
+    grep -q "calibrant run model.onnx" help.txt
+    venv/bin/calibrant demo --out demo > demo.txt
+    cat demo.txt
+    grep -q "^deploy_model: " demo.txt
