@@ -1,1 +1,76 @@
-"""AMCT's configuration and record formats."""
+"""AMCT's configuration and record formats: what the user asked for, and what the NPU's tools read.
+
+Everything public is importable from here; protobuf is loaded when a text is first read.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from calibrant.proto.json_config import JsonActivation as JsonActivation
+    from calibrant.proto.json_config import JsonConfig as JsonConfig
+    from calibrant.proto.json_config import JsonLayer as JsonLayer
+    from calibrant.proto.json_config import JsonWeight as JsonWeight
+    from calibrant.proto.json_config import format_json_config as format_json_config
+    from calibrant.proto.json_config import write_json_config as write_json_config
+    from calibrant.proto.record import RecordEntry as RecordEntry
+    from calibrant.proto.record import format_record as format_record
+    from calibrant.proto.record import parse_record as parse_record
+    from calibrant.proto.record import read_record as read_record
+    from calibrant.proto.record import write_record as write_record
+    from calibrant.proto.simple_config import ArqSettings as ArqSettings
+    from calibrant.proto.simple_config import CalibrationBlock as CalibrationBlock
+    from calibrant.proto.simple_config import ConfigNote as ConfigNote
+    from calibrant.proto.simple_config import HfmgSettings as HfmgSettings
+    from calibrant.proto.simple_config import IfmrSettings as IfmrSettings
+    from calibrant.proto.simple_config import QuantConfig as QuantConfig
+    from calibrant.proto.simple_config import canonical_text as canonical_text
+    from calibrant.proto.simple_config import parse_simple_config as parse_simple_config
+    from calibrant.proto.simple_config import read_simple_config as read_simple_config
+
+_HOMES = {
+    "json_config": ("JsonActivation", "JsonConfig", "JsonLayer", "JsonWeight", "format_json_config", "write_json_config"),
+    "record": ("RecordEntry", "format_record", "parse_record", "read_record", "write_record"),
+    "simple_config": (
+        "ArqSettings", "CalibrationBlock", "ConfigNote", "HfmgSettings", "IfmrSettings", "QuantConfig",
+        "canonical_text", "parse_simple_config", "read_simple_config",
+    ),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ArqSettings",
+    "CalibrationBlock",
+    "ConfigNote",
+    "HfmgSettings",
+    "IfmrSettings",
+    "JsonActivation",
+    "JsonConfig",
+    "JsonLayer",
+    "JsonWeight",
+    "QuantConfig",
+    "RecordEntry",
+    "canonical_text",
+    "format_json_config",
+    "format_record",
+    "parse_record",
+    "parse_simple_config",
+    "read_record",
+    "read_simple_config",
+    "write_json_config",
+    "write_record",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used."""
+    if name not in _HOME_OF:
+        message = f"module 'calibrant.proto' has no attribute {name!r}"
+        raise AttributeError(message)
+    value: object = getattr(import_module(f"calibrant.proto.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
