@@ -319,11 +319,7 @@ def _quantized(layer: Layer, frame: pl.DataFrame) -> QuantizedLayer:
 def config_text(run: Run, fit: str) -> str:
     """Return AMCT's config.json of a fit: what was asked for, with the layers that stayed in float disabled."""
     record = run.info.fits[fit]
-    config = (
-        parse_simple_config(record.config_text, record.config_source or "<defaults>")
-        if record.config_text
-        else QuantConfig()
-    )
+    config = parse_simple_config(record.config_text, record.config_source or "<options>")
     plan = resolve_plan(config, layer_rows(run.read("layers")))
     enabled = set(run.read("plan").filter(pl.col("fit") == fit, pl.col("enabled"))["layer_id"])
     rows = tuple(replace(row, enabled=row.layer_id in enabled) for row in plan.rows)

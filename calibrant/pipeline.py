@@ -92,11 +92,11 @@ def _differences(info: RunInfo, wanted: RunInfo) -> list[str]:
 
 def _reuse(path: Path, wanted: RunInfo, source: "DataSource", limit: int | None) -> Run:
     """Open an existing run that has the content asked for, or say what differs."""
-    from calibrant.ingest.data import fingerprint
+    from calibrant.ingest.data import source_fingerprint
 
     run = open_run(path)
     if wanted.model_hash == run.info.model_hash:
-        wanted = replace(wanted, data_fingerprint=fingerprint(source, limit))
+        wanted = replace(wanted, data_fingerprint=source_fingerprint(source, limit))
     else:
         wanted = replace(wanted, data_fingerprint=run.info.data_fingerprint)
     if differences := _differences(run.info, wanted):
@@ -299,6 +299,7 @@ def fit(
         >>> fit("model.run", config="hfmg.cfg", name="hfmg")  # doctest: +SKIP
     """
     from calibrant.calibration import calibrate
+    from calibrant.proto.simple_config import canonical_text
 
     opened, settings = open_run(run), _read_config(config)
     _check_fit_name(name)
@@ -309,10 +310,11 @@ def fit(
         opened.replace_fit(name, result.frames)
     events = [*_config_events(settings), *_batch_num_event(opened, settings), *result.events]
     opened.replace_events(["fit"], name, events)
+    text = settings.text or canonical_text(settings)
     record = FitRecord(
         config_source=settings.source,
-        config_text=settings.text,
-        config_hash=hashlib.sha256(settings.text.encode()).hexdigest(),
+        config_text=text,
+        config_hash=hashlib.sha256(text.encode()).hexdigest(),
         exact=exact,
     )
     opened.update_info(seconds=seconds, fits={**opened.info.fits, name: record})

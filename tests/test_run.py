@@ -1,0 +1,117 @@
+"""The run directory: what is a run, what is refused, tables, fits side by side, events."""
+
+import json
+
+import polars as pl
+import pytest
+
+from calibrant.errors import LayerNotFoundError, RunError, SchemaError
+from calibrant.stats.events import Event
+from calibrant.stats.run import FitRecord, RunInfo, create_run, open_run, remove_run
+from calibrant.stats.tables import SCHEMAS, empty_frame
+
+
+def make_info(**changes):
+    fields = {
+        "model": "m.onnx", "model_name": "m", "model_hash": "a", "data": "x.npz", "keep": "stats", "do_fusion": True,
+        "skip_fusion_layers": (), "fix_input": {}, "versions": {}, "cpu": "test", "complete": True,
+    }  # fmt: skip
+    return RunInfo(**{**fields, **changes})
+
+
+def plan_rows(fit, layers):
+    row = dict.fromkeys(SCHEMAS["plan"])
+    return pl.DataFrame([{**row, "fit": fit, "layer_id": i} for i in layers], schema=SCHEMAS["plan"])
+
+
+def test_run_json_is_read_back_equal(tmp_path):
+    fits = {"default": FitRecord("quant.cfg", "batch_num: 1", "00", False, "/out/m")}
+    run = create_run(tmp_path / "r", make_info(fits=fits, skip_fusion_layers=("Conv_1",), seconds={"capture": 0.5}))
+    assert open_run(tmp_path / "r").info == run.info
+
+
+def test_every_table_is_empty_at_first_and_has_its_columns(tmp_path):
+    run = create_run(tmp_path / "r", make_info())
+    for table, schema in SCHEMAS.items():
+        assert run.read(table).schema == schema
+        assert run.sql(f'select * from "{table}"').columns == list(schema)
+
+
+def test_a_fit_is_replaced_and_others_stay(tmp_path):
+    run = create_run(tmp_path / "r", make_info())
+    rest = {"search": empty_frame("search"), "quant_params": empty_frame("quant_params")}
+    run.replace_fit("default", {"plan": plan_rows("default", [0, 1]), **rest})
+    run.replace_fit("hfmg", {"plan": plan_rows("hfmg", [0]), **rest})
+    run.replace_fit("default", {"plan": plan_rows("default", [2]), **rest})
+    assert run.read("plan").select("fit", "layer_id").rows() == [("default", 2), ("hfmg", 0)]
+
+
+def test_events_of_a_stage_are_replaced_for_their_fit_only(tmp_path):
+    run = create_run(tmp_path / "r", make_info())
+    run.replace_events(["capture"], None, [Event("capture", "info", "one")])
+    run.replace_events(["fit"], "a", [Event("fit", "warn", "two", layer="Conv_0", sample=3)])
+    run.replace_events(["fit"], "b", [Event("fit", "warn", "three")])
+    run.replace_events(["fit"], "a", [Event("fit", "warn", "four")])
+    assert sorted(run.read("events")["message"]) == ["four", "one", "three"]
+
+
+def test_rows_of_other_columns_are_refused(tmp_path):
+    run = create_run(tmp_path / "r", make_info())
+    with pytest.raises(
+        SchemaError, match=r"table inputs: columns missing \['key', 'position', 'source'\], unknown \['keys'\]"
+    ):
+        run.write("inputs", pl.DataFrame({"sample": [0], "keys": ["x"]}))
+
+
+def test_a_run_folder_is_not_made_over_something_else(tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "thesis.txt").write_text("years of work")
+    with pytest.raises(RunError, match="not a run of calibrant; choose another --run folder"):
+        create_run(tmp_path / "r", make_info())
+    with pytest.raises(RunError, match="not a run of calibrant; it is not deleted"):
+        remove_run(tmp_path / "r")
+    assert (tmp_path / "r" / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "no such folder; pass the folder that"),
+        (lambda path: path.mkdir(), r"not a run of calibrant \(no run.json\)"),
+        (lambda path: create_run(path, make_info(complete=False)), "the run is incomplete.*run again with --restart"),
+        (
+            lambda path: (path.mkdir(), (path / "run.json").write_text("{")),
+            "run.json: not a run description of calibrant|schema",
+        ),
+        (lambda path: (path.mkdir(), (path / "run.json").write_text('{"schema_version": 99}')), "schema version 99"),
+        (lambda path: (path.mkdir(), (path / "run.json").write_text('{"schema_version": 1}')), "not a run description"),
+        (lambda path: (path.mkdir(), (path / "run.json").write_text("[]")), "not a run description"),
+    ],
+)
+def test_what_is_no_complete_run_is_refused(tmp_path, make, message):
+    make(tmp_path / "r")
+    with pytest.raises(RunError, match=message):
+        open_run(tmp_path / "r")
+
+
+def test_unknown_table_and_tensor_name_the_nearest(tmp_path):
+    run = create_run(tmp_path / "r", make_info())
+    with pytest.raises(LayerNotFoundError, match="no table 'tensor'; did you mean 'tensors'"):
+        run.scan("tensor")
+    with pytest.raises(LayerNotFoundError, match="no captured tensor 'x'"):
+        run.captures("x")
+
+
+def test_sql_errors_are_one_line_and_name_what_is_wrong(tmp_path):
+    run = create_run(tmp_path / "r", make_info())
+    with pytest.raises(SchemaError, match="tensorz") as caught:
+        run.sql("select * from tensorz")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(SchemaError, match="returns no table"):
+        run.sql("create table t (a int)")
+
+
+def test_run_json_is_plain_json(tmp_path):
+    run = create_run(tmp_path / "r", make_info())
+    assert json.loads((run.path / "run.json").read_text())["model_name"] == "m"
+    assert not list(run.path.glob(".*partial"))
