@@ -37,10 +37,7 @@ def read(text: str, source: str, *, byte_order_mark: bool) -> QuantConfig:
     """Read the text of a simple configuration; see `simple_config.parse_simple_config`."""
     reader = _Reader(merge_text(text, CONFIGURATION, source))
     if byte_order_mark:
-        start = located(
-            source, Place(1, 1), "the file begins with a byte-order mark, which AMCT refuses; it was left out"
-        )
-        reader.notes.insert(0, ConfigNote("warn", start))
+        reader.warnings.append((START, "the file begins with a byte-order mark, which AMCT refuses; it was left out"))
     return reader.config(text)
 
 
