@@ -512,6 +512,14 @@ def window(kernel: Sequence[int], strides=None, pads=None, dilations=None) -> Wi
     )
 
 
+def same_pads(view: Window, space: Sequence[int], *, lower: bool) -> list[int]:
+    """ONNX's SAME_UPPER and SAME_LOWER: as many outputs as strides fit, the odd cell at the end or the beginning."""
+    outputs = [-(-size // stride) for size, stride in zip(space, view.strides, strict=True)]
+    totals = [max((n - 1) * view.strides[i] + view.reach(i) - space[i], 0) for i, n in enumerate(outputs)]
+    begins = [total - total // 2 if lower else total // 2 for total in totals]
+    return begins + [total - begin for total, begin in zip(totals, begins, strict=True)]
+
+
 def _spots(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
     return itertools.product(*(range(size) for size in shape))
 
