@@ -9,9 +9,9 @@ from calibrant.ingest.feeds import FeedReader, feeds_of, read_feeds
 from calibrant.ingest.model import ModelInput
 from calibrant.ingest.npy_folder import count_files, read_npy_folder
 from calibrant.ingest.npz import count_samples, read_npz
-from calibrant.ingest.samples import Array, Sample, fingerprint
+from calibrant.ingest.samples import Array, Sample, fingerprint_of_keys
 
-__all__ = ["Data", "DataSource", "Sample", "fingerprint", "open_data", "source_fingerprint"]
+__all__ = ["Data", "DataSource", "Sample", "fingerprint", "open_data"]
 
 Data = Path | str | Iterable[Mapping[str, Array]] | FeedReader
 SUPPORTED = "an .npz file, a folder of .npy files, an iterable of dicts, or a reader with get_next()"
@@ -97,14 +97,14 @@ def open_data(data: Data, inputs: Sequence[ModelInput]) -> DataSource:
     return DataSource("the data", None, lambda: read_feeds(start(), inputs))
 
 
-def source_fingerprint(source: DataSource, limit: int | None = None) -> str:
+def fingerprint(source: DataSource, limit: int | None = None) -> str:
     """Return the fingerprint of the first `limit` samples (of all for None), by reading them.
 
-    A generator can be read only once; see `feeds_of`.
+    A generator can be read only once.
     """
     keys = []
     for sample in source:
         keys.append(sample.key)
         if len(keys) == limit:
             break
-    return fingerprint(keys)
+    return fingerprint_of_keys(keys)

@@ -67,11 +67,11 @@ def sample_key(values: Mapping[str, Array]) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(keys: Iterable[str]) -> str:
+def fingerprint_of_keys(keys: Iterable[str]) -> str:
     """Return the fingerprint of a data set: the hash of its sorted sample keys, so that order does not matter.
 
     Example:
-        >>> fingerprint(["b", "a"]) == fingerprint(["a", "b"])
+        >>> fingerprint_of_keys(["b", "a"]) == fingerprint_of_keys(["a", "b"])
         True
     """
     return hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()
