@@ -6,12 +6,11 @@ Ranges and defaults: AMCT's (configuration reference, validations and defaults).
 import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
 from calibrant.proto._document import CONFIGURATION, START, Section, located, merge_text, repetitions
-from calibrant.proto._syntax import Place
 from calibrant.proto.simple_config import (
     ArqSettings,
     CalibrationBlock,
@@ -22,6 +21,9 @@ from calibrant.proto.simple_config import (
     NamedBlock,
     QuantConfig,
 )
+
+if TYPE_CHECKING:
+    from calibrant.proto._syntax import Place
 
 Settings = TypeVar("Settings")
 
