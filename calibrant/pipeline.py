@@ -21,7 +21,7 @@ from calibrant.stats.run import FitRecord, Run, RunInfo, create_run, is_run, ope
 
 if TYPE_CHECKING:
     from calibrant.export.verify import VerifyReport
-    from calibrant.ingest.data import DataSource
+    from calibrant.ingest.data import Data, DataSource
     from calibrant.ingest.model import PreparedModel
     from calibrant.proto.simple_config import QuantConfig
 
@@ -135,7 +135,7 @@ def _wanted_info(
 
 def capture(
     model: PathLike,
-    data: object,
+    data: "Data",
     *,
     run: PathLike,
     config: "PathLike | QuantConfig | None" = None,
@@ -410,7 +410,7 @@ def verify(
     *,
     fit: str = "default",
     prefix: PathLike | None = None,
-    data: object = None,
+    data: "Data | None" = None,
     progress: Progress = no_progress,
 ) -> "VerifyReport":
     """Prove the deploy model against the fake-quant model in exact integers, layer by layer, and lint it by ATC's rules.
@@ -440,7 +440,7 @@ def verification(
     *,
     fit: str = "default",
     prefix: PathLike | None = None,
-    data: object = None,
+    data: "Data | None" = None,
     progress: Progress = no_progress,
 ) -> "VerifyReport":
     """Return the report of `verify` whether or not every layer passed."""
@@ -461,7 +461,7 @@ def verification(
     return report
 
 
-def _verify_inputs(run: Run, data: object) -> "list[dict[str, Any]]":
+def _verify_inputs(run: Run, data: "Data | None") -> "list[dict[str, Any]]":
     from calibrant.ingest.data import open_data
     from calibrant.ingest.model import load_prepared
     from calibrant.ingest.verify_inputs import load_verify_inputs
@@ -474,7 +474,7 @@ def _verify_inputs(run: Run, data: object) -> "list[dict[str, Any]]":
 
 def run(
     model: PathLike,
-    data: object,
+    data: "Data",
     *,
     run: PathLike | None = None,
     config: "PathLike | QuantConfig | None" = None,

@@ -42,16 +42,14 @@ def query_run(run: Run, query: str) -> pl.DataFrame:
     """Answer a query over the tables of a run.
 
     Raises:
-        SchemaError: DuckDB refuses the query, or it returns no table.
+        SchemaError: DuckDB refuses the query.
     """
     with duckdb.connect(":memory:") as connection:
         try:
             _create_views(connection, run)
             relation = connection.sql(query)
-            if relation is None:
-                message = "the query returns no table; write a select"
-                raise SchemaError(message)
-            return relation.pl()
+            frame: pl.DataFrame = relation.pl()
         except duckdb.Error as error:
             message = f"query on {run.path}: {_one_line(error)}"
             raise SchemaError(message) from error
+    return frame
