@@ -1,1 +1,1 @@
-"""Graph passes that normalise and fuse a float model before anything is named."""
+"""Passes that normalise a float model, so that every layer's parameters are initializers of its own and every name is unique."""

@@ -1,0 +1,162 @@
+"""Fold BatchNormalization into the convolution before it.
+
+AMCT's rule (amct-config-and-export.md, 4.1): the convolution has exactly one consumer, that BatchNormalization, in
+inference form; it is not in skip_fusion_layers; the result is finite. ``w' = w * s`` and ``b' = (b - mean) * s + beta`` with
+``s = gamma / sqrt(var + epsilon)`` for each output channel, computed in float64 and rounded once.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from calibrant.errors import ConfigError, nearest
+from calibrant.ingest.passes.constants import initializer_tensor, make_initializer, set_initializer
+from calibrant.ingest.passes.names import UniqueNames, original_nodes, set_original_nodes, value_names
+from calibrant.stats.events import Event
+
+Array = npt.NDArray[Any]
+FUSABLE_TYPES: Final = ("Conv", "ConvTranspose")
+_EPSILON: Final = 1e-5  # ONNX default
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    conv: ir.Node
+    norm: ir.Node
+    weight: Array
+    bias: Array | None
+    parameters: tuple[Array, ...]  # gamma, beta, mean, var: shape (C,)
+
+
+def fuse_batch_norm(model: ir.Model, *, skip: Sequence[str] = ()) -> list[Event]:
+    """Fuse every Conv or ConvTranspose with the BatchNormalization that alone consumes it; return what was left and why."""
+    names = value_names(model)
+    events: list[Event] = []
+    for node in list(model.graph):
+        pair = None if node.name in skip else _pair(node)
+        if pair is not None:
+            events += _fuse(model.graph, pair, names)
+    return events
+
+
+def check_skip_fusion(graph: ir.Graph, skip: Sequence[str]) -> None:
+    """Check the names of skip_fusion_layers.
+
+    Raises:
+        ConfigError: a name given twice, or of no Conv or ConvTranspose.
+    """
+    repeated = [name for name, count in Counter(skip).items() if count > 1]
+    if repeated:
+        message = f"skip_fusion_layers: '{repeated[0]}' is given more than once; name each layer once"
+        raise ConfigError(message)
+    types = {str(node.name): node.op_type for node in graph}
+    fusable = [name for name, op_type in types.items() if op_type in FUSABLE_TYPES]
+    for name in skip:
+        if name not in types:
+            message = f"skip_fusion_layers: the model has no layer '{name}'{nearest(name, fusable)}"
+            raise ConfigError(message)
+        if name not in fusable:
+            message = f"skip_fusion_layers: '{name}' is a {types[name]}; only Conv and ConvTranspose are fused{nearest(name, fusable)}"
+            raise ConfigError(message)
+
+
+def _pair(conv: ir.Node) -> _Pair | None:
+    if conv.op_type not in FUSABLE_TYPES or conv.domain or conv.outputs[0].is_graph_output():
+        return None
+    uses = list(conv.outputs[0].uses())
+    if len(uses) != 1 or uses[0].idx != 0 or not _is_inference_norm(uses[0].node, conv.graph):
+        return None
+    norm = uses[0].node
+    weight = _float_array(conv.inputs[1])
+    bias_value = conv.inputs[2] if len(conv.inputs) > 2 else None
+    bias = _float_array(bias_value)
+    parameters = tuple(array for value in norm.inputs[1:] if (array := _float_array(value)) is not None)
+    if weight is None or len(parameters) != 4 or (bias_value is not None and bias is None):
+        return None
+    return _Pair(conv, norm, weight, bias, parameters)
+
+
+def _is_inference_norm(node: ir.Node, graph: ir.Graph | None) -> bool:
+    return (
+        node.op_type == "BatchNormalization"
+        and not node.domain
+        and node.graph is graph
+        and len(node.inputs) == 5
+        and not any(output.uses() or output.is_graph_output() for output in node.outputs[1:])
+        and not node.attributes.get_int("training_mode", 0)
+        and node.attributes.get_int("spatial", 1) == 1
+    )
+
+
+def _float_array(value: ir.Value | None) -> Array | None:
+    tensor = initializer_tensor(value)
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT:
+        return None
+    return tensor.numpy()
+
+
+def _fuse(graph: ir.Graph, pair: _Pair, names: UniqueNames) -> list[Event]:
+    weight, bias = fused_parameters(pair.conv, pair.weight, pair.bias, pair.parameters, _epsilon(pair.norm))
+    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+        message = (
+            f"BatchNormalization '{pair.norm.name}' was not fused: the fused weight of '{pair.conv.name}' is not finite"
+        )
+        return [Event("ingest", "warn", message, str(pair.conv.name))]
+    _set_parameter(graph, pair.conv, 1, weight, names)
+    _set_parameter(graph, pair.conv, 2, bias, names)
+    _bypass(graph, pair)
+    return []
+
+
+def _epsilon(norm: ir.Node) -> float:
+    return float(norm.attributes.get_float("epsilon", _EPSILON))
+
+
+def fused_parameters(
+    conv: ir.Node, weight: Array, bias: Array | None, parameters: Sequence[Array], epsilon: float
+) -> tuple[Array, Array]:
+    """Return the weight and bias of a convolution followed by this BatchNormalization, float32."""
+    gamma, beta, mean, var = (array.astype(np.float64) for array in parameters)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        scale = gamma / np.sqrt(var + epsilon)
+        start = np.zeros_like(mean) if bias is None else bias.astype(np.float64)
+        fused_weight = weight.astype(np.float64) * _weight_scale(conv, weight, scale)
+        fused_bias = (start - mean) * scale + beta
+        return fused_weight.astype(np.float32), fused_bias.astype(np.float32)
+
+
+def _weight_scale(conv: ir.Node, weight: Array, scale: Array) -> Array:
+    """Bring the scale of each output channel to the weight's axes: Conv [Cout, ...], ConvTranspose [Cin, Cout / groups, ...]."""
+    kernel = (1,) * (weight.ndim - 2)
+    if conv.op_type == "Conv":
+        return scale.reshape(-1, 1, *kernel)
+    groups = conv.attributes.get_int("group", 1)
+    per_group = scale.reshape(groups, -1)
+    return np.repeat(per_group, weight.shape[0] // groups, axis=0).reshape(*weight.shape[:2], *kernel)
+
+
+def _set_parameter(graph: ir.Graph, node: ir.Node, position: int, array: Array, names: UniqueNames) -> None:
+    value = node.inputs[position] if position < len(node.inputs) else None
+    if value is not None and len(value.uses()) == 1 and not value.is_graph_output():
+        set_initializer(value, array)
+        return
+    name = "weight" if position == 1 else "bias"
+    node.resize_inputs(max(position + 1, len(node.inputs)))
+    node.replace_input_with(position, make_initializer(graph, names.take(f"{node.name}.{name}"), array))
+
+
+def _bypass(graph: ir.Graph, pair: _Pair) -> None:
+    """Let the convolution make the value that the BatchNormalization made, under that value's name."""
+    result, kept = pair.norm.outputs[0], pair.conv.outputs[0]
+    name = result.name
+    if kept.shape is None:
+        kept.shape = result.shape
+    result.replace_all_uses_with(kept, replace_graph_outputs=True)
+    graph.remove(pair.norm, safe=True)
+    kept.name = name
+    set_original_nodes(pair.conv, [*original_nodes(pair.conv), *original_nodes(pair.norm)])

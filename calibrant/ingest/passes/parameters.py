@@ -1,0 +1,123 @@
+"""Give every layer parameters of its own: constants folded to initializers, shared ones copied, Gemm and MatMul in one form."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import onnx_ir as ir
+
+from calibrant.ingest.layers import LAYER_TYPES, matmul_bias, refusal
+from calibrant.ingest.passes.constants import ConstantValues, initializer_tensor, make_initializer, set_initializer
+from calibrant.ingest.passes.names import UniqueNames, value_names
+from calibrant.stats.events import Event
+
+_PARAMETER_NAMES: Final = {1: "weight", 2: "bias"}  # by input position of a layer
+_BATCH_NORM_PARAMETERS: Final = 5
+
+
+def fold_parameters(graph: ir.Graph) -> None:
+    """Fold what leads to a weight, a bias or a BatchNormalization parameter (Identity, Cast, Transpose, ... of a constant).
+
+    The graph must be in topological order.
+    """
+    constants = ConstantValues(graph)
+    for value in _parameters(graph):
+        constants.fold(value)
+
+
+def _parameters(graph: ir.Graph) -> list[ir.Value]:
+    found: list[ir.Value | None] = []
+    for node in graph:
+        if node.op_type in LAYER_TYPES:
+            found += node.inputs[0 if node.op_type == "MatMul" else 1 :]
+        elif node.op_type == "BatchNormalization":
+            found += node.inputs[1:_BATCH_NORM_PARAMETERS]
+        elif node.op_type == "Add" and any(v is not None and _is_matmul(v.producer()) for v in node.inputs):
+            found += node.inputs
+    return [value for value in found if value is not None]
+
+
+def _is_matmul(node: ir.Node | None) -> bool:
+    return node is not None and node.op_type == "MatMul"
+
+
+def own_parameters(model: ir.Model) -> list[Event]:
+    """Copy each weight and bias that a layer shares; the first layer keeps it unless another kind of node needs it as well."""
+    names = value_names(model)
+    slots: dict[ir.Value, list[tuple[ir.Node, int]]] = defaultdict(list)
+    for node in model.graph:
+        for position in _owned_positions(node):
+            value = node.inputs[position]
+            if value is not None and initializer_tensor(value) is not None:
+                slots[value].append((node, position))
+    events = []
+    for value, users in slots.items():
+        copied = users[1:] if len(users) == len(value.uses()) and not value.is_graph_output() else users
+        for node, position in copied:
+            _copy(model.graph, node, position, names)
+        if copied:
+            events.append(_copied(value, [str(node.name) for node, _ in copied]))
+    return events
+
+
+def _owned_positions(node: ir.Node) -> Iterable[int]:
+    if node.op_type not in LAYER_TYPES or node.domain or refusal(node) is not None:
+        return ()
+    return (position for position in _PARAMETER_NAMES if position < len(node.inputs))
+
+
+def _copy(graph: ir.Graph, node: ir.Node, position: int, names: UniqueNames) -> None:
+    tensor = initializer_tensor(node.inputs[position])
+    if tensor is not None:
+        copy = make_initializer(graph, names.take(f"{node.name}.{_PARAMETER_NAMES[position]}"), tensor.numpy())
+        node.replace_input_with(position, copy)
+
+
+def _copied(value: ir.Value, layers: list[str]) -> Event:
+    message = f"'{value.name}' is shared; {len(layers)} layers got a copy of their own: {', '.join(layers[:3])}"
+    return Event("ingest", "info", message + (", ..." if len(layers) > 3 else ""), layers[0])
+
+
+def normalise_products(model: ir.Model) -> None:
+    """Bring every Gemm that can be quantized to transB = 0 with a bias [N], and every MatMul bias to Add(product, bias [N])."""
+    names = value_names(model)
+    for node in model.graph:
+        if node.op_type == "Gemm" and not node.domain and refusal(node) is None:
+            _transpose_weight(node)
+            _flatten_gemm_bias(node)
+        elif node.op_type == "MatMul" and not node.domain and refusal(node) is None:
+            _flatten_matmul_bias(model.graph, node, names)
+
+
+def _transpose_weight(node: ir.Node) -> None:
+    weight = node.inputs[1]
+    tensor = initializer_tensor(weight)
+    if weight is None or tensor is None or not node.attributes.get_int("transB", 0):
+        return
+    set_initializer(weight, np.ascontiguousarray(tensor.numpy().T))
+    node.attributes.add(ir.AttrInt64("transB", 0))
+
+
+def _flatten_gemm_bias(node: ir.Node) -> None:
+    weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+    tensor = initializer_tensor(bias)
+    if weight is None or weight.shape is None or bias is None or tensor is None:
+        return
+    columns = int(weight.shape.numpy()[1])
+    if tuple(tensor.shape.numpy()) != (columns,):
+        set_initializer(bias, np.ascontiguousarray(np.broadcast_to(tensor.numpy().reshape(-1), (columns,))))
+
+
+def _flatten_matmul_bias(graph: ir.Graph, node: ir.Node, names: UniqueNames) -> None:
+    found = matmul_bias(node)
+    if found is None:
+        return
+    add, bias, array = found
+    flat = np.ascontiguousarray(array.reshape(-1))
+    if len(bias.uses()) > 1 or bias.is_graph_output():
+        bias = make_initializer(graph, names.take(f"{add.name}.bias"), flat)
+    elif array.ndim != 1:
+        set_initializer(bias, flat)
+    add.replace_input_with(0, node.outputs[0])
+    add.replace_input_with(1, bias)
