@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from calibrant.errors import ShapeError
+from calibrant.errors import RangeError, ShapeError
 
 FLT_EPSILON = np.float32(1.192092896e-7)  # C's FLT_EPSILON: the least scale that AMCT keeps
 
@@ -18,6 +18,7 @@ FloatArray = npt.NDArray[np.floating]
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
 CodeArray = npt.NDArray[np.int8] | npt.NDArray[np.int16]
 
 
@@ -104,6 +105,63 @@ def make_fit(
     return Fit(scale32, offset32, clip_min, clip_max, bits, axis, float(loss), algorithm, candidates)
 
 
+def floor_scale(scale: Float32Array) -> Float32Array:
+    """Replace scales below FLT_EPSILON by 1, as AMCT does (spec algorithms 0.2), and refuse infinite ones.
+
+    Raises:
+        RangeError: a scale is not finite: the values span more than float32 can hold.
+
+    Example:
+        >>> floor_scale(np.array([0.5, 1e-9], np.float32)).tolist()
+        [0.5, 1.0]
+    """
+    floored = np.where(scale < FLT_EPSILON, np.float32(1), scale).astype(np.float32)
+    if not np.all(np.isfinite(floored)):
+        message = "scale: the range of the values overflows float32; check the data for values near 3e38"
+        raise RangeError(message)
+    return floored
+
+
+def asymmetric_offset(low: Float32Array, scale: Float32Array, bits: int) -> Int32Array:
+    """Return the offset that maps `low` to the least code: ``-2**(bits - 1) - rint(low / scale)`` in float32."""
+    offset: Int32Array = (np.float32(code_range(bits)[0]) - np.rint(low / scale)).astype(np.int32)
+    return offset
+
+
+def range_parameters(
+    low: Float32Array, high: Float32Array, bits: int, *, asymmetric: bool
+) -> tuple[Float32Array, Int32Array]:
+    """Turn ranges into scales and offsets (spec algorithms 0.1, 1.1), in float32.
+
+    Asymmetric ranges are widened to hold zero. A symmetric range divides its larger end by ``2**(bits - 1)`` where that end is
+    the lower one and by ``2**(bits - 1) - 1`` otherwise; a tie takes the latter.
+
+    Args:
+        low: float32, shape () or (C,), the least value of each range.
+        high: same shape, the greatest.
+        bits: width of a code.
+        asymmetric: whether codes have an offset.
+
+    Raises:
+        RangeError: a range overflows float32.
+
+    Example:
+        >>> scale, offset = range_parameters(np.float32([-2, 0]), np.float32([1, 0]), 8, asymmetric=False)
+        >>> scale.tolist(), offset.tolist()
+        ([0.015625, 1.0], [0, 0])
+    """
+    least, greatest = code_range(bits)
+    low32, high32 = np.asarray(low, np.float32), np.asarray(high, np.float32)
+    with np.errstate(over="ignore"):
+        if asymmetric:
+            low32, high32 = np.minimum(low32, np.float32(0)), np.maximum(high32, np.float32(0))
+            scale = floor_scale(np.asarray((high32 - low32) / np.float32(greatest - least)))
+            return scale, asymmetric_offset(low32, scale, bits)
+    steps = np.where(np.abs(high32) < np.abs(low32), np.float32(-least), np.float32(greatest))
+    scale = floor_scale(np.asarray(np.maximum(np.abs(low32), np.abs(high32)) / steps))
+    return scale, np.zeros(scale.shape, np.int32)
+
+
 def _along(parameter: npt.NDArray[np.generic], fit: Fit, rank: int, length: int) -> npt.NDArray[np.generic]:
     """Reshape a per-channel parameter so that it broadcasts along the fit's axis."""
     if fit.axis is None or parameter.ndim == 0:
@@ -145,7 +203,8 @@ def quantize(values: FloatArray, fit: Fit) -> CodeArray:
     scale, offset = _parameters(array, fit)
     low, high = code_range(fit.bits)
     codes = np.clip(np.rint(array / scale) + offset, np.float32(low), np.float32(high))
-    return codes.astype(code_dtype(fit.bits))
+    narrow: CodeArray = codes.astype(code_dtype(fit.bits))
+    return narrow
 
 
 def dequantize(codes: CodeArray, fit: Fit) -> Float32Array:

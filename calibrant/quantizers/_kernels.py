@@ -1,0 +1,232 @@
+"""The inner loops of the quantizers: serial, without the GIL, on plain arrays.
+
+Losses of many candidates run over the candidates inside and the bins outside: each candidate adds in the order of the bins,
+so results do not depend on the machine's vector width, and the inner loop needs no reduction.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrant.stats._jit import kernel
+
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+
+LANES = 32  # independent accumulators, so that the compiler may use vector registers
+BLOCK = 4096  # values that stay in the first-level cache while every candidate reads them
+ROUNDING = 2.0**-48  # more than the rounding of x / s, q * s and q * s - x together, relative to |x| + s
+
+
+@kernel
+def integral_losses(
+    lower: Float64Array,
+    upper: Float64Array,
+    density: Float64Array,
+    per_step: Float64Array,
+    lowest: Float64Array,
+    highest: Float64Array,
+) -> Float64Array:
+    """Integrate the squared rounding error over bins, for each candidate, in units of ``scale**3 / 12``.
+
+    With y = x / scale and k = clip(rint(y), lowest, highest), ``k / 12 + (y - k)**3 / 3`` is an antiderivative of
+    ``(y - k)**2`` that is continuous over cells and clip ends, so two evaluations give a bin however many cells it spans.
+    """
+    total = np.zeros(per_step.size)
+    for b in range(lower.size):
+        left, right, weight = lower[b], upper[b], density[b]
+        for i in range(per_step.size):
+            start, end = left * per_step[i], right * per_step[i]
+            first = min(max(np.rint(start), lowest[i]), highest[i])
+            last = min(max(np.rint(end), lowest[i]), highest[i])
+            start -= first
+            end -= last
+            total[i] += weight * ((last - first) + 4.0 * (end * end * end - start * start * start))
+    return total
+
+
+@kernel
+def loss_bounds(
+    lower: Float64Array,
+    upper: Float64Array,
+    count: Float64Array,
+    scale: Float64Array,
+    lowest: Float64Array,
+    highest: Float64Array,
+) -> tuple[Float64Array, Float64Array]:
+    """Bound the summed squared error of any values that fall into the bins, for each candidate, rounding included."""
+    least, greatest = np.zeros(scale.size), np.zeros(scale.size)
+    for b in range(lower.size):
+        left, right, number = lower[b], upper[b], count[b]
+        reach = max(abs(left), abs(right))
+        for i in range(scale.size):
+            step = scale[i]
+            first = min(max(np.rint(left / step), lowest[i]), highest[i])
+            last = min(max(np.rint(right / step), lowest[i]), highest[i])
+            start, end = left - first * step, right - last * step
+            near, far = min(abs(start), abs(end)), max(abs(start), abs(end))
+            if first == last:
+                near = 0.0 if start <= 0.0 <= end else near
+            else:
+                near = 0.0 if start <= 0.0 or end >= 0.0 or last - first >= 2.0 else near
+                far = max(far, 0.5 * step)
+            slack = ROUNDING * (reach + step)
+            near = max(near - slack, 0.0)
+            far += slack
+            least[i] += number * near * near
+            greatest[i] += number * far * far
+    return least, greatest
+
+
+@kernel
+def add_value_losses(
+    values: Float32Array,
+    scale: Float64Array,
+    lowest: Float64Array,
+    highest: Float64Array,
+    coarse: Float64Array,
+    fine: Float64Array,
+    total: Float64Array,
+) -> None:
+    """Add each candidate's squared errors of the values to `total` (K, 2), the same in any order of the values.
+
+    Squares are split at two fixed grids (adding and subtracting `coarse` or `fine` rounds to a multiple of its last place), so that
+    every partial sum is exact: the result cannot depend on the order, and lanes may add apart.
+    """
+    coarse_sums, fine_sums = np.zeros(LANES), np.zeros(LANES)
+    for block in range(0, values.size, BLOCK):
+        stop = min(block + BLOCK, values.size)
+        for i in range(scale.size):
+            coarse_sums[:] = 0.0
+            fine_sums[:] = 0.0
+            step, per_step, least, greatest, big, small = (
+                scale[i],
+                1.0 / scale[i],
+                lowest[i],
+                highest[i],
+                coarse[i],
+                fine[i],
+            )
+            for j in range(block, stop, LANES):
+                for t in range(min(LANES, stop - j)):
+                    x = np.float64(values[j + t])
+                    error = min(max(np.rint(x * per_step), least), greatest) * step - x
+                    square = error * error
+                    rounded = (square + big) - big
+                    coarse_sums[t] += rounded
+                    fine_sums[t] += ((square - rounded) + small) - small
+            total[i, 0] += coarse_sums.sum()
+            total[i, 1] += fine_sums.sum()
+
+
+@kernel
+def shrinking_ranges(prefix: Int64Array, step: int, least_width: int) -> tuple[Int64Array, Int64Array]:
+    """Walk HFMG's candidates: each turn the end that crosses more bins to gather `step` counts moves; ties move the right one.
+
+    `prefix` (B + 1,) holds the counts before each bin.
+    """
+    left, right = 0, prefix.size - 2
+    lefts, rights = np.empty(prefix.size, np.int64), np.empty(prefix.size, np.int64)
+    number = 0
+    while right - left > least_width:
+        inner_left = min(np.searchsorted(prefix, prefix[left] + step), right)
+        inner_right = max(np.searchsorted(prefix, prefix[right + 1] - step, "right") - 2, inner_left)
+        if right - inner_right >= inner_left - left:
+            right = inner_right
+        else:
+            left = inner_left
+        lefts[number], rights[number] = left, right
+        number += 1
+    return lefts[:number], rights[:number]
+
+
+@kernel
+def _square_distance(moments: Float64Array, start: int, stop: int, centre: float) -> float:
+    """Integrate (t - centre)² p from one bin border to another."""
+    mass = moments[stop, 0] - moments[start, 0]
+    first = moments[stop, 1] - moments[start, 1]
+    second = moments[stop, 2] - moments[start, 2]
+    distance: float = second - 2.0 * centre * first + centre * centre * mass
+    return distance
+
+
+@kernel
+def wide_cell_losses(
+    counts: Float64Array, moments: Float64Array, lefts: Int64Array, rights: Int64Array, cells: int
+) -> Float64Array:
+    """HFMG's loss of each range in squared bin widths, in a time that depends on the cells and not on the bins.
+
+    `moments` (B + 1, 4) holds, at each bin border, the integrals from 0 of p, t p and t² p and the second integral of p, where p
+    is the density. Summed by parts over the cells, the integral of (t - own centre)² p is that of (t - last centre)² p
+    less twice the cell width times the second integral of p from the range's start to each inner cell border.
+    """
+    losses = np.empty(lefts.size)
+    for i in range(lefts.size):
+        start, end = lefts[i], rights[i] + 1
+        width = (end - start) / cells
+        inner = 0.0
+        for cell in range(1, cells):
+            distance = cell * width
+            j = start + np.int64(distance)
+            part = start + distance - j
+            inner += moments[j, 3] + part * (moments[j, 0] + 0.5 * part * counts[j])
+            inner -= moments[start, 3] + distance * moments[start, 0]
+        tail = _square_distance(moments, 0, start, start + 0.5 * width)
+        losses[i] = tail + _square_distance(moments, start, counts.size, end - 0.5 * width) - 2.0 * width * inner
+    return losses
+
+
+@kernel
+def narrow_cell_losses(drops: Float64Array, lefts: Int64Array, rights: Int64Array, cells: int) -> Float64Array:
+    """The same loss where cells are narrower than bins (INT16): one evaluation of the antiderivative at each bin border.
+
+    `drops` holds how much the density falls at each bin border, filled with zeros to a multiple of LANES.
+    """
+    losses, lanes = np.empty(lefts.size), np.empty(LANES)
+    for i in range(lefts.size):
+        width = (rights[i] + 1 - lefts[i]) / cells
+        per_width, start = 1.0 / width, float(lefts[i])
+        lanes[:] = 0.0
+        for j in range(0, drops.size, LANES):
+            for t in range(LANES):
+                position = (np.float64(j + t) - start) * per_width
+                cell = min(max(np.floor(position), 0.0), cells - 1.0)
+                distance = position - cell - 0.5
+                lanes[t] += drops[j + t] * (cell + 4.0 * distance * distance * distance)
+        losses[i] = lanes.sum() * width * width * width / 12.0
+    return losses
+
+
+@kernel
+def row_extremes(bits: Int32Array) -> tuple[Int32Array, Int32Array]:
+    """Return the least and greatest value of each row as ordered integers.
+
+    `bits` (C, E) are float32 patterns; flipping the magnitude of negative ones makes integers that sort as the values do, with
+    NaN beyond the infinities. Unlike float minima, integer minima may be taken in any order, so the loop uses vector registers.
+    """
+    least, greatest = np.empty(bits.shape[0], np.int32), np.empty(bits.shape[0], np.int32)
+    for row in range(bits.shape[0]):
+        low, high = np.int32(2**31 - 1), np.int32(-(2**31))
+        for pattern in bits[row]:
+            order = pattern ^ ((pattern >> np.int32(31)) & np.int32(0x7FFFFFFF))
+            low, high = min(low, order), max(high, order)
+        least[row], greatest[row] = low, high
+    return least, greatest
+
+
+@kernel
+def row_errors(
+    rows: Float32Array, scale: Float32Array, offset: Float32Array, low: float, high: float
+) -> tuple[Float64Array, Float64Array]:
+    """Sum x² and (x - dequantize(quantize(x)))² over each row in element order."""
+    signal, noise = np.zeros(rows.shape[0]), np.zeros(rows.shape[0])
+    least, greatest = np.float32(low), np.float32(high)
+    for row in range(rows.shape[0]):
+        step, zero = scale[row], offset[row]
+        for x in rows[row]:
+            code = min(max(np.rint(x / step) + zero, least), greatest)
+            error = np.float64((code - zero) * step) - np.float64(x)
+            signal[row] += np.float64(x) * np.float64(x)
+            noise[row] += error * error
+    return signal, noise

@@ -1,0 +1,108 @@
+"""IFMR's search on raw values: the brute-force answer without judging every candidate on every value.
+
+From the histogram alone, the least and greatest squared error that any value of a bin can have bounds each candidate's loss. A candidate
+whose lower bound exceeds another's upper bound cannot win. The others are evaluated on the values in one pass that holds no value
+back, so captures larger than memory stream through. The sums are exact on fixed grids: the order of the values changes nothing.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrant.errors import DataError, SchemaError
+from calibrant.quantizers._kernels import add_value_losses, loss_bounds
+from calibrant.quantizers.affine import FLT_EPSILON, Float32Array, Float64Array, FloatArray
+from calibrant.quantizers.grid import Grid, code_limits
+from calibrant.stats.histogram import LogLinearHistogram
+
+SUMMATION = 1e-9  # more than the relative error of a float64 sum over 150,000 bins
+
+
+def blocks_of(values: FloatArray | Iterable[FloatArray]) -> Iterable[FloatArray]:
+    """Return the values as an iterable of arrays; one array is one block."""
+    return [values] if isinstance(values, np.ndarray) else values
+
+
+def raw_losses(
+    histogram: LogLinearHistogram, grid: Grid, losses: Float64Array, blocks: Iterable[FloatArray]
+) -> Float64Array:
+    """Return `losses` with those of every candidate that might be best replaced by sums over the raw values.
+
+    Raises:
+        DataError: the values are not those of the histogram.
+        SchemaError: a block is neither float32 nor float16.
+    """
+    chosen = survivors(histogram, grid)
+    result = losses.copy()
+    result[chosen] = value_losses(histogram, grid.take(chosen), blocks)
+    return result
+
+
+def survivors(histogram: LogLinearHistogram, grid: Grid) -> npt.NDArray[np.intp]:
+    """Return the candidates that no other is proven to beat, by bounds from the histogram."""
+    bins = histogram.bins()
+    least, greatest = loss_bounds(
+        bins.lower, bins.upper, bins.count.astype(np.float64), grid.scale.astype(np.float64), *code_limits(grid)
+    )
+    return np.flatnonzero(least * (1 - SUMMATION) <= greatest.min() * (1 + SUMMATION))
+
+
+def value_losses(histogram: LogLinearHistogram, grid: Grid, blocks: Iterable[FloatArray]) -> Float64Array:
+    """Return each candidate's sum of squared errors over the values in float64, independent of their order."""
+    coarse, fine = _summation_grids(histogram, grid)
+    scale, limits = grid.scale.astype(np.float64), code_limits(grid)
+    total, number = np.zeros((scale.size, 2)), 0
+    for values in _flat(blocks):
+        number += values.size
+        add_value_losses(values, scale, *limits, coarse, fine, total)
+    if number != histogram.n:
+        message = (
+            f"values: {number} given, but the histogram counted {histogram.n}; exact mode needs the same values, "
+            "as an array or as something that can be iterated more than once"
+        )
+        raise DataError(message)
+    losses: Float64Array = total.sum(axis=1)
+    return losses
+
+
+def _summation_grids(histogram: LogLinearHistogram, grid: Grid) -> tuple[Float64Array, Float64Array]:
+    """Return, for each candidate, the powers of two whose last place is fine enough and whose sums over n stay exact.
+
+    Adding and subtracting 2**e rounds a smaller number to multiples of 2**(e - 52); n of them add up exactly while the sum
+    stays below 2**e.
+    """
+    outside = np.maximum(histogram.maximum - grid.clip_max.astype(np.float64), grid.clip_min - histogram.minimum)
+    greatest = 1.01 * (np.maximum(outside, 0.0) + grid.scale) ** 2
+    coarse = np.ceil(np.log2(histogram.n * greatest)).astype(np.int32)
+    fine = np.ceil(np.log2(histogram.n)).astype(np.int32) + coarse - 52
+    return np.ldexp(1.0, coarse), np.ldexp(1.0, fine)
+
+
+def order_statistic(
+    histogram: LogLinearHistogram, blocks: Iterable[FloatArray], percentile: float, side: Literal["max", "min"]
+) -> float:
+    """Return AMCT's percentile where the histogram's extremes do not reach it: select among the values of the bin that holds it."""
+    bins, n = histogram.bins(), histogram.n
+    rank = 1 if 1.0 - percentile < FLT_EPSILON else max(1, n - math.floor(percentile * n))
+    ascending = n + 1 - rank if side == "max" else rank
+    at = int(np.searchsorted(np.cumsum(bins.count), ascending))
+    below, held = 0, []
+    for values in _flat(blocks):
+        below += int(np.count_nonzero(values < bins.lower[at]))
+        held.append(values[(values >= bins.lower[at]) & (values <= bins.upper[at])])
+    inside = np.concatenate(held) if held else np.empty(0, np.float32)
+    if not 0 < ascending - below <= inside.size:
+        message = f"values: the histogram's {percentile} percentile lies in a bin that they do not fill; exact mode needs the same values"
+        raise DataError(message)
+    return float(np.partition(inside, ascending - below - 1)[ascending - below - 1])
+
+
+def _flat(blocks: Iterable[FloatArray]) -> Iterator[Float32Array]:
+    for block in blocks:
+        if block.dtype not in (np.float32, np.float16):
+            message = f"values of dtype {block.dtype}: float32 or float16 was expected, as the histogram counted them"
+            raise SchemaError(message)
+        yield np.ascontiguousarray(block, np.float32).reshape(-1)
