@@ -13,19 +13,27 @@ _PROTOBUF_LIMIT: Final = 2**31  # bytes; protobuf reads no larger message
 _CHUNK: Final = 1 << 20
 
 
-def read_model(path: Path) -> tuple[ir.Model, str]:
+def read_model(path: Path) -> ir.Model:
     """Read a model; weights in external files stay there and are mapped when used.
-
-    Returns:
-        the model and the sha256 of the file and of its external data.
 
     Raises:
         ModelError: no such file, unreadable, not an ONNX model, truncated, without nodes, or external data that is missing.
     """
     data = _read_bytes(path)
     model = _deserialize(path, _parse(path, data))
-    external = _external_files(path, model)
-    return model, _hash([path, *external])
+    _check_values(path, model)
+    _external_files(path, model)
+    return model
+
+
+def hash_model(path: Path, model: ir.Model) -> str:
+    """Return the sha256 of the model's file and of its external data, as they were read."""
+    digest = hashlib.sha256()
+    for file in [path, *_external_files(path, model)]:
+        with file.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -97,10 +105,16 @@ def _external_files(path: Path, model: ir.Model) -> list[Path]:
     return files
 
 
-def _hash(files: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                digest.update(chunk)
-    return digest.hexdigest()
+def _check_values(path: Path, model: ir.Model) -> None:
+    for graph in model.graphs():
+        for node in graph:
+            for value in node.inputs:
+                if (
+                    value is not None
+                    and value.producer() is None
+                    and not (value.is_graph_input() or value.is_initializer())
+                ):
+                    message = (
+                        f"model {path}: node '{node.name}' ({node.op_type}) uses '{value.name}', which nothing produces"
+                    )
+                    raise ModelError(message)

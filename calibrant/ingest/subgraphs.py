@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from calibrant.ingest.layers import LAYER_TYPES
+from calibrant.ingest.nodes import LAYER_TYPES
 from calibrant.ingest.passes.constants import initializer_tensor
 
 
@@ -57,7 +57,17 @@ def _advice(node: ir.Node) -> str:
     if not inputs:
         return ""
     names = ", ".join(f"'{value.name}'" for value in inputs)
-    return f" (condition depends on input {names}); try --fix-input {inputs[0].name}={_candidate(before)}"
+    depends = f" (condition depends on input {names})"
+    settings = [value for value in inputs if _is_single_number(value)]
+    return (
+        f"{depends}; try --fix-input {settings[0].name}={_candidate(before)}"
+        if settings
+        else f"{depends}, which is data"
+    )
+
+
+def _is_single_number(value: ir.Value) -> bool:
+    return value.shape is not None and all(dim == 1 for dim in value.shape)
 
 
 def _ancestors(value: ir.Value) -> list[ir.Value]:

@@ -84,16 +84,20 @@ class ConstantValues:
             self._evaluate(value.producer())
         return self._known.get(value)
 
-    def fold(self, value: ir.Value) -> ir.Value:
-        """Replace a computed constant by an initializer of its name and return it; return other values as they are."""
-        if value not in self._constant or value.is_graph_output() or not value.uses():
-            return value
-        array = self.array(value)
-        if array is None or not _is_cheap(array, value.producer()):
-            return value
-        initializer = make_initializer(self._graph, str(value.name), array)
-        value.replace_all_uses_with(initializer)
-        return initializer
+    def fold(self, node: ir.Node) -> list[ir.Value]:
+        """Replace a constant node by initializers of its outputs' names and return those; none where it has to stay."""
+        outputs = [value for value in node.outputs if value.uses()]
+        if not outputs or not all(v in self._constant and not v.is_graph_output() for v in node.outputs):
+            return []
+        arrays = [self.array(value) for value in outputs]
+        known = [array for array in arrays if array is not None]
+        if len(known) < len(arrays) or not _is_cheap(known, node):
+            return []
+        folded = [make_initializer(self._graph, str(v.name), a) for v, a in zip(outputs, known, strict=True)]
+        for value, initializer in zip(outputs, folded, strict=True):
+            value.replace_all_uses_with(initializer)
+        self._graph.remove(node, safe=True)
+        return folded
 
     def _evaluate(self, node: ir.Node | None) -> None:
         if node is None:
@@ -140,8 +144,7 @@ def _is_deterministic(node: ir.Node) -> bool:
     return node.op_type not in _RANDOM and not any(a.type in graphs for a in node.attributes.values())
 
 
-def _is_cheap(array: Array, producer: ir.Node | None) -> bool:
-    if producer is None or array.size <= _GROWTH_LIMIT:
-        return True
-    sizes = [0 if (t := initializer_tensor(v)) is None else t.size for v in producer.inputs]
-    return array.size <= sum(sizes)
+def _is_cheap(arrays: Sequence[Array], node: ir.Node) -> bool:
+    size = sum(array.size for array in arrays)
+    sources = [0 if (tensor := initializer_tensor(value)) is None else tensor.size for value in node.inputs]
+    return size <= max(_GROWTH_LIMIT, sum(sources))

@@ -62,11 +62,8 @@ def _fold_and_inline(model: ir.Model, fixed: set[ir.Value]) -> list[Event]:
 
 def _fold_descendants(graph: ir.Graph, constants: ConstantValues, fixed: set[ir.Value]) -> None:
     for node in list(graph):
-        if not any(value in fixed for value in node.inputs):
-            continue
-        for output in list(node.outputs):
-            if output in constants:
-                fixed.update((output, constants.fold(output)))
+        if any(value in fixed for value in node.inputs):
+            fixed.update(constants.fold(node))
 
 
 def _certain(node: ir.Node, constants: ConstantValues) -> bool | None:

@@ -7,9 +7,10 @@ from typing import Final
 import numpy as np
 import onnx_ir as ir
 
-from calibrant.ingest.layers import LAYER_TYPES, matmul_bias, refusal
+from calibrant.ingest.nodes import LAYER_TYPES
 from calibrant.ingest.passes.constants import ConstantValues, initializer_tensor, make_initializer, set_initializer
 from calibrant.ingest.passes.names import UniqueNames, value_names
+from calibrant.ingest.refusals import matmul_bias, refusal
 from calibrant.stats.events import Event
 
 _PARAMETER_NAMES: Final = {1: "weight", 2: "bias"}  # by input position of a layer
@@ -23,7 +24,9 @@ def fold_parameters(graph: ir.Graph) -> None:
     """
     constants = ConstantValues(graph)
     for value in _parameters(graph):
-        constants.fold(value)
+        producer = value.producer()
+        if producer is not None and producer.graph is graph:
+            constants.fold(producer)
 
 
 def _parameters(graph: ir.Graph) -> list[ir.Value]:

@@ -1,0 +1,43 @@
+"""Facts of a layer's node: its parameters, channels and kernel."""
+
+from typing import Final
+
+import onnx_ir as ir
+
+from calibrant.ingest.passes.constants import initializer_tensor
+
+LAYER_TYPES: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "GlobalAveragePool")
+WEIGHT_AXES: Final = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}  # axis of the output channels
+
+
+def parameter(node: ir.Node, position: int) -> ir.Value | None:
+    """Return the constant weight (position 1) or bias (position 2) of a layer, else None."""
+    if node.op_type not in WEIGHT_AXES or position >= len(node.inputs):
+        return None
+    value = node.inputs[position]
+    return value if initializer_tensor(value) is not None else None
+
+
+def channels(node: ir.Node, weight: ir.Value | None) -> tuple[int | None, int | None]:
+    """Return (output, input) channels over all groups; None without a weight of rank 2 or more."""
+    tensor = initializer_tensor(weight)
+    if tensor is None or len(tensor.shape) < 2:
+        return None, None
+    first, second = tensor.shape.numpy()[:2]
+    groups = node.attributes.get_int("group", 1)
+    if node.op_type == "Conv":
+        return first, second * groups
+    if node.op_type == "ConvTranspose":
+        return second * groups, first
+    transposed = node.attributes.get_int("transB", 0) == 1
+    return (first, second) if transposed else (tensor.shape.numpy()[-1], tensor.shape.numpy()[-2])
+
+
+def kernel_rank(node: ir.Node, weight: ir.Value | None) -> int:
+    """Return the number of spatial axes of a layer's kernel; 0 where it has none."""
+    tensor = initializer_tensor(weight)
+    if node.op_type in ("Conv", "ConvTranspose"):
+        return 0 if tensor is None else len(tensor.shape) - 2
+    if node.op_type == "AveragePool":
+        return len(node.attributes.get_ints("kernel_shape", ()))
+    return 0
