@@ -16,7 +16,7 @@ Int64Array = npt.NDArray[np.int64]
 
 LANES = 32  # independent accumulators, so that the compiler may use vector registers
 BLOCK = 4096  # values that stay in the first-level cache while every candidate reads them
-ROUNDING = 2.0**-48  # more than the rounding of x / s, q * s and q * s - x together, relative to |x| + s
+ROUNDING = 2.0**-22  # more than float32's rounding of x / s, q * s and q * s - x together, relative to |x| + s
 
 
 @kernel
@@ -55,7 +55,7 @@ def loss_bounds(
     lowest: Float64Array,
     highest: Float64Array,
 ) -> tuple[Float64Array, Float64Array]:
-    """Bound the summed squared error of any values that fall into the bins, for each candidate, rounding included."""
+    """Bound the summed squared error of any values that fall into the bins, for each candidate, float32 rounding included."""
     least, greatest = np.zeros(scale.size), np.zeros(scale.size)
     for b in range(lower.size):
         left, right, number = lower[b], upper[b], count[b]
@@ -82,17 +82,17 @@ def loss_bounds(
 @kernel
 def add_value_losses(
     values: Float32Array,
-    scale: Float64Array,
-    lowest: Float64Array,
-    highest: Float64Array,
+    scale: Float32Array,
+    clip_min: Float32Array,
+    clip_max: Float32Array,
     coarse: Float64Array,
     fine: Float64Array,
     total: Float64Array,
 ) -> None:
     """Add each candidate's squared errors of the values to `total` (K, 2), the same in any order of the values.
 
-    Squares are split at two fixed grids (adding and subtracting `coarse` or `fine` rounds to a multiple of its last place), so that
-    every partial sum is exact: the result cannot depend on the order, and lanes may add apart.
+    Errors are float32 as in AMCT. Their squares are split at two fixed grids (adding and subtracting `coarse` or `fine` rounds to a
+    multiple of its last place), so that every partial sum is exact: the result cannot depend on the order, and lanes may add apart.
     """
     coarse_sums, fine_sums = np.zeros(LANES), np.zeros(LANES)
     for block in range(0, values.size, BLOCK):
@@ -100,18 +100,11 @@ def add_value_losses(
         for i in range(scale.size):
             coarse_sums[:] = 0.0
             fine_sums[:] = 0.0
-            step, per_step, least, greatest, big, small = (
-                scale[i],
-                1.0 / scale[i],
-                lowest[i],
-                highest[i],
-                coarse[i],
-                fine[i],
-            )
+            step, least, greatest, big, small = scale[i], clip_min[i], clip_max[i], coarse[i], fine[i]
             for j in range(block, stop, LANES):
                 for t in range(min(LANES, stop - j)):
-                    x = np.float64(values[j + t])
-                    error = min(max(np.rint(x * per_step), least), greatest) * step - x
+                    x = values[j + t]
+                    error = np.float64(np.rint(min(max(x, least), greatest) / step) * step - x)
                     square = error * error
                     rounded = (square + big) - big
                     coarse_sums[t] += rounded

@@ -51,13 +51,12 @@ def survivors(histogram: LogLinearHistogram, grid: Grid) -> npt.NDArray[np.intp]
 
 
 def value_losses(histogram: LogLinearHistogram, grid: Grid, blocks: Iterable[FloatArray]) -> Float64Array:
-    """Return each candidate's sum of squared errors over the values in float64, independent of their order."""
+    """Return each candidate's sum of squared float32 errors over the values, independent of their order."""
     coarse, fine = _summation_grids(histogram, grid)
-    scale, limits = grid.scale.astype(np.float64), code_limits(grid)
-    total, number = np.zeros((scale.size, 2)), 0
+    total, number = np.zeros((grid.scale.size, 2)), 0
     for values in _flat(blocks):
         number += values.size
-        add_value_losses(values, scale, *limits, coarse, fine, total)
+        add_value_losses(values, grid.scale, grid.clip_min, grid.clip_max, coarse, fine, total)
     if number != histogram.n:
         message = (
             f"values: {number} given, but the histogram counted {histogram.n}; exact mode needs the same values, "

@@ -70,5 +70,5 @@ def _symmetric_grid(low: np.float32, high: np.float32, multiples: Float32Array, 
 
 def code_limits(grid: Grid) -> tuple[Float64Array, Float64Array]:
     """Return the multiples of its scale to which each candidate rounds its ends; rounding is monotone, so they clip as the ends do."""
-    scale = grid.scale.astype(np.float64)
-    return np.rint(grid.clip_min / scale), np.rint(grid.clip_max / scale)
+    lowest, highest = np.rint(grid.clip_min / grid.scale), np.rint(grid.clip_max / grid.scale)
+    return lowest.astype(np.float64), highest.astype(np.float64)

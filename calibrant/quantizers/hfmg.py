@@ -83,8 +83,8 @@ def fit_equal_bins(bins: EqualBins, bits: int, *, asymmetric: bool) -> Fit:
     """
     lefts, rights = walk(bins.counts)
     losses = range_losses(bins, lefts, rights, bits)
-    clip_min: Float64Array = bins.low + lefts * bins.width
-    clip_max: Float64Array = bins.low + (rights + 1) * bins.width
+    clip_min = np.asarray(bins.low + lefts * bins.width, np.float64)
+    clip_max = np.asarray(bins.low + (rights + 1) * bins.width, np.float64)
     scale, offset = range_parameters(
         clip_min.astype(np.float32), clip_max.astype(np.float32), bits, asymmetric=asymmetric
     )
