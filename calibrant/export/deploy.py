@@ -1,0 +1,57 @@
+"""The deploy model for ATC: AscendQuant, int8 layers with int32 bias, AscendDequant (spec amct-config-and-export 5.2).
+
+The three operators stand in the default domain and no opset is added: ATC looks them up as ``ai.onnx::<opset>::<type>``. The
+bias is not corrected for the data offset; ATC does that itself.
+"""
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from calibrant.export.graph_edit import Names, add_initializer, export_clone
+from calibrant.export.quantized_layer import EncodedLayer
+from calibrant.export.rewrite import Chain, Placement, rewrite
+from calibrant.ingest.model import PreparedModel
+
+
+class DeployForm:
+    """Ascend's operators."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.graph = model.graph
+        self.names = Names.of(model)
+
+    def quantizer(self, encoded: EncodedLayer, data: ir.Value) -> Chain:
+        """Make an AscendQuant: ``scale`` is the reciprocal and ``offset`` a FLOAT (ATC reads an INT offset as 0)."""
+        quantized, name = encoded.quantized, self.names.fresh(f"{encoded.layer.name}.quant")
+        attributes = [
+            ir.AttrFloat32("scale", float(quantized.reciprocal)),
+            ir.AttrFloat32("offset", float(quantized.offset_d)),
+            ir.AttrString("dst_type", f"INT{quantized.data_bits}"),
+        ]
+        output = ir.Value(name=self.names.fresh(f"{name}.output0"))
+        return Chain((ir.Node("", "AscendQuant", [data], attributes, outputs=[output], name=name),), output)
+
+    def codes(self, encoded: EncodedLayer, role: str, value: ir.Value) -> Chain:
+        """Let the layer read the integers themselves."""
+        return Chain((), value)
+
+    def dequantizer(self, encoded: EncodedLayer, accumulator: ir.Value) -> tuple[Chain, str]:
+        """Make an AscendDequant with its uint64 words."""
+        name = self.names.fresh(f"{encoded.layer.name}.dequant")
+        parameter = add_initializer(self.graph, self.names.fresh(f"{name}.param"), encoded.words)
+        attributes = [ir.AttrInt64("dtype", 1 if encoded.float_type == "float16" else 0)]
+        output = ir.Value(name=self.names.fresh(f"{name}.output0"))
+        inputs = [accumulator, parameter]
+        node = ir.Node("", "AscendDequant", inputs, attributes, outputs=[output], name=name)
+        return Chain((node,), output), parameter.name or ""
+
+    def accumulator(self, value: ir.Value) -> None:
+        """Forget that the layer's output was float."""
+        value.type, value.shape = None, None
+
+
+def build_deploy(prepared: PreparedModel, layers: Sequence[EncodedLayer]) -> tuple[ir.Model, tuple[Placement, ...]]:
+    """Return the deploy model and where its additions stand; the opset of the source model is kept."""
+    model = export_clone(prepared)
+    return model, rewrite(DeployForm(model), layers)

@@ -1,0 +1,128 @@
+"""A deploy model taken apart: its quantizers, its integer layers (with the Add of a MatMul and the AscendDequant), its float nodes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from calibrant.errors import ExportError
+from calibrant.export.integer_layers import INTEGER_OPS, Array, IntegerLayer, Quantizer
+from calibrant.export.proto_graph import attributes_of
+from calibrant.export.quantized_layer import dequant_scales
+
+Nodes = Mapping[str, onnx.NodeProto]
+
+
+@dataclass(frozen=True)
+class DeployGraph:
+    """A deploy model taken apart; every tuple is in the order of the graph.
+
+    Attributes:
+        model: the model itself.
+        quantizers: the AscendQuant nodes.
+        layers: the quantized layers.
+        floats: every other node.
+    """
+
+    model: onnx.ModelProto
+    quantizers: tuple[Quantizer, ...]
+    layers: tuple[IntegerLayer, ...]
+    floats: tuple[onnx.NodeProto, ...]
+
+    def layer(self, name: str) -> IntegerLayer | None:
+        """Return the layer of this node name, or None."""
+        return next((layer for layer in self.layers if layer.name == name), None)
+
+    def quantizer_of(self, layer: IntegerLayer) -> Quantizer:
+        """Return the quantizer that makes a layer's codes."""
+        return next(quantizer for quantizer in self.quantizers if quantizer.output == layer.source)
+
+
+def take_apart(model: onnx.ModelProto) -> DeployGraph:
+    """Take a deploy model apart.
+
+    Raises:
+        ExportError: an AscendDequant does not follow an integer layer, or an operator lacks what it needs.
+    """
+    reader = _Reader(model)
+    quantizers = tuple(_quantizer(node) for node in model.graph.node if node.op_type == "AscendQuant")
+    codes = {quantizer.output for quantizer in quantizers}
+    pairs = [reader.layer(node, codes) for node in model.graph.node if node.op_type == "AscendDequant"]
+    inside = {id(node) for _, nodes in pairs for node in nodes}
+    floats = [node for node in model.graph.node if id(node) not in inside and node.op_type != "AscendQuant"]
+    for node in floats:
+        if stray := next((name for name in node.input if name in codes), None):
+            message = f"node '{node.name}' ({node.op_type}) reads the codes '{stray}', but no AscendDequant follows it"
+            raise ExportError(message)
+    return DeployGraph(model, quantizers, tuple(layer for layer, _ in pairs), tuple(floats))
+
+
+class _Reader:
+    """Finds the nodes between an AscendQuant and its AscendDequant."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._producers: Nodes = {name: node for node in model.graph.node for name in node.output}
+        self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+
+    def layer(self, dequantizer: onnx.NodeProto, codes: set[str]) -> tuple[IntegerLayer, list[onnx.NodeProto]]:
+        """Return the layer before an AscendDequant and the nodes that it stands for."""
+        last = self._producer(dequantizer.input[0], dequantizer)
+        node, bias = (last, self._bias(last)) if last.op_type != "Add" else self._matmul_before(last)
+        if node.op_type not in INTEGER_OPS or node.input[0] not in codes:
+            message = (
+                f"node '{dequantizer.name}': AscendDequant must follow an integer layer that an AscendQuant feeds, "
+                f"but '{node.name}' is {node.op_type} on '{node.input[0]}'"
+            )
+            raise ExportError(message)
+        found = IntegerLayer(
+            name=node.name, op_type=node.op_type, attributes=attributes_of(node), source=node.input[0],
+            output=dequantizer.output[0], weight=self._weight(node), bias=bias,
+            bias_node=last.name if last is not node else None, dequant_scale=self._scales(dequantizer),
+            dequantizer=dequantizer.name, half=attributes_of(dequantizer).get("dtype", 0) == 1,
+        )  # fmt: skip
+        return found, [dequantizer, last, node]
+
+    def _producer(self, name: str, reader: onnx.NodeProto) -> onnx.NodeProto:
+        if name not in self._producers:
+            message = f"node '{reader.name}' reads '{name}', which no node makes"
+            raise ExportError(message)
+        return self._producers[name]
+
+    def _matmul_before(self, add: onnx.NodeProto) -> tuple[onnx.NodeProto, Array]:
+        constants = [name for name in add.input if name in self._initializers]
+        others = [name for name in add.input if name not in self._initializers]
+        if len(constants) != 1 or len(others) != 1:
+            message = f"node '{add.name}': an Add before AscendDequant must add one int32 initializer"
+            raise ExportError(message)
+        return self._producer(others[0], add), self._constant(constants[0], add)
+
+    def _weight(self, node: onnx.NodeProto) -> Array | None:
+        return None if node.op_type == "AveragePool" else self._constant(node.input[1], node)
+
+    def _bias(self, node: onnx.NodeProto) -> Array | None:
+        return self._constant(node.input[2], node) if len(node.input) > 2 and node.input[2] else None
+
+    def _scales(self, dequantizer: onnx.NodeProto) -> Array:
+        words = self._constant(dequantizer.input[1], dequantizer)
+        if words.dtype != np.uint64:
+            message = f"node '{dequantizer.name}': its parameter is {words.dtype}, uint64 was expected"
+            raise ExportError(message)
+        return dequant_scales(words)
+
+    def _constant(self, name: str, node: onnx.NodeProto) -> Array:
+        if name not in self._initializers:
+            message = f"node '{node.name}': '{name}' is not an initializer"
+            raise ExportError(message)
+        return numpy_helper.to_array(self._initializers[name])
+
+
+def _quantizer(node: onnx.NodeProto) -> Quantizer:
+    attributes = attributes_of(node)
+    bits = {"INT8": 8, "INT16": 16}.get(str(attributes.get("dst_type", "INT8")).rstrip(), 0)
+    if "scale" not in attributes or "offset" not in attributes or not bits:
+        message = f"node '{node.name}': AscendQuant needs scale, offset and dst_type INT8 or INT16"
+        raise ExportError(message)
+    scale = np.float32(attributes["scale"])
+    return Quantizer(node.name, node.input[0], node.output[0], scale, int(attributes["offset"]), bits)

@@ -1,0 +1,200 @@
+"""A fake-quant model taken apart, and run with the values around each quantized layer exposed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import numpy_helper
+
+from calibrant.errors import ExportError
+from calibrant.export.integer_layers import Array
+from calibrant.export.proto_graph import session_of
+
+_CHAIN = ("Sub", "Clip", "Add", "Round", "Mul")  # from the layer backwards to the float data
+_LAYERS_AT_ONCE = 16  # layers whose values are exposed in one run: bounds what is held of one feed
+
+
+@dataclass(frozen=True, eq=False)
+class FakeLayer:
+    """A quantized layer of a fake-quant model.
+
+    Attributes:
+        name: node name.
+        source: the float data before the quantizer.
+        data: the integer-valued data that the layer reads.
+        output: the float value after the last Mul.
+        scale: the quantizer's factor, float32(1 / scale_d).
+        offset: the quantizer's offset.
+        limits: least and greatest code.
+        weight: int8 codes, or None.
+        bias: int32 codes, or None.
+        dequant_scale: factors of the last Mul, flattened.
+    """
+
+    name: str
+    source: str
+    data: str
+    output: str
+    scale: np.float32
+    offset: int
+    limits: tuple[int, int]
+    weight: Array | None
+    bias: Array | None
+    dequant_scale: Array
+
+    @property
+    def exposed(self) -> tuple[str, str, str]:
+        """Return the values that verify looks at."""
+        return self.source, self.data, self.output
+
+
+class FakeReader:
+    """Finds the quantized layers of a fake-quant model by their structure, not by the names of what was added."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._nodes = {node.name: node for node in model.graph.node}
+        self._producers = {name: node for node in model.graph.node for name in node.output}
+        self._readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in model.graph.node:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+        self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+
+    def layer(self, name: str, bias_node: str | None, *, half: bool) -> FakeLayer:
+        """Return the quantized layer of this node name.
+
+        Args:
+            name: node name.
+            bias_node: name of the Add that holds a MatMul's bias, or None.
+            half: whether the model around the layer is float16, so that a Cast stands at both ends.
+
+        Raises:
+            ExportError: the node does not stand between a quantizer and a Mul.
+        """
+        node = self._node(name)
+        last = node if bias_node is None else self._node(bias_node)
+        chain = self._quantizer(node)
+        mul, output = self._dequantizer(last, half=half)
+        scale, offset = self._operand(chain["Mul"], 1), self._operand(chain["Sub"], 1)
+        if not np.array_equal(offset, self._operand(chain["Add"], 1)):
+            message = f"layer '{name}': the fake-quant model adds another offset than it subtracts"
+            raise ExportError(message)
+        limits = int(self._operand(chain["Clip"], 1)), int(self._operand(chain["Clip"], 2))
+        return FakeLayer(
+            name=name, source=self._source(chain["Mul"].input[0], half=half), data=node.input[0], output=output,
+            scale=np.float32(scale), offset=int(offset), limits=limits, weight=self._weight(node),
+            bias=self._bias(node, last), dequant_scale=self._operand(mul, 1).reshape(-1),
+        )  # fmt: skip
+
+    def _node(self, name: str) -> onnx.NodeProto:
+        if name not in self._nodes:
+            message = f"layer '{name}' is not in the fake-quant model"
+            raise ExportError(message)
+        return self._nodes[name]
+
+    def _quantizer(self, node: onnx.NodeProto) -> dict[str, onnx.NodeProto]:
+        chain: dict[str, onnx.NodeProto] = {}
+        value = node.input[0]
+        for op_type in _CHAIN:
+            step = self._producers.get(value)
+            if step is None or step.op_type != op_type:
+                message = (
+                    f"layer '{node.name}': the fake-quant model has no {op_type} where its quantizer should have one"
+                )
+                raise ExportError(message)
+            chain[op_type], value = step, step.input[0]
+        return chain
+
+    def _dequantizer(self, last: onnx.NodeProto, *, half: bool) -> tuple[onnx.NodeProto, str]:
+        mul = self._only_reader(last, "Mul")
+        return mul, self._only_reader(mul, "Cast").output[0] if half else mul.output[0]
+
+    def _only_reader(self, node: onnx.NodeProto, op_type: str) -> onnx.NodeProto:
+        readers = self._readers.get(node.output[0], [])
+        if len(readers) != 1 or readers[0].op_type != op_type:
+            message = f"node '{node.name}': in the fake-quant model one {op_type} must follow it"
+            raise ExportError(message)
+        return readers[0]
+
+    def _source(self, name: str, *, half: bool) -> str:
+        return str(self._producers[name].input[0]) if half else name
+
+    def _weight(self, node: onnx.NodeProto) -> Array | None:
+        return None if node.op_type == "AveragePool" else self._codes(node, node.input[1])
+
+    def _bias(self, node: onnx.NodeProto, last: onnx.NodeProto) -> Array | None:
+        if last is not node:
+            others = [name for name in last.input if name != node.output[0]]
+            return self._codes(last, others[0]) if others else None
+        return self._codes(node, node.input[2]) if len(node.input) > 2 and node.input[2] else None
+
+    def _codes(self, node: onnx.NodeProto, name: str) -> Array:
+        cast = self._producers.get(name)
+        if cast is None or cast.op_type != "Cast" or cast.input[0] not in self._initializers:
+            message = f"node '{node.name}': '{name}' is no Cast of an integer initializer in the fake-quant model"
+            raise ExportError(message)
+        return numpy_helper.to_array(self._initializers[cast.input[0]])
+
+    def _operand(self, node: onnx.NodeProto, slot: int) -> Array:
+        if len(node.input) <= slot or node.input[slot] not in self._initializers:
+            message = f"node '{node.name}': input {slot} is no initializer in the fake-quant model"
+            raise ExportError(message)
+        return numpy_helper.to_array(self._initializers[node.input[slot]])
+
+
+class FakeRunner:
+    """Runs a fake-quant model with optimizations off and hands out the values around its layers.
+
+    The layers are exposed in groups, in the order in which they are asked for; of one feed, one group is held at a time.
+    """
+
+    def __init__(self, path: Path, layers: Sequence[FakeLayer]) -> None:
+        self._model = onnx.load(path, load_external_data=False)
+        self._folder = str(path.parent) if Path(f"{path}.data").is_file() else None
+        self._outputs = [value.name for value in self._model.graph.output]
+        groups = [layers[start : start + _LAYERS_AT_ONCE] for start in range(0, len(layers), _LAYERS_AT_ONCE)]
+        self._group_of = {layer.name: number for number, group in enumerate(groups) for layer in group}
+        self._exposed = [sorted({name for layer in group for name in layer.exposed}) for group in groups]
+        self._sessions: dict[int, ort.InferenceSession] = {}
+        self._feeds: Mapping[str, Array] = {}
+        self._held: tuple[int, dict[str, Any]] = (-1, {})
+
+    def start(self, feeds: Mapping[str, Array]) -> None:
+        """Begin with another feed."""
+        self._feeds, self._held = feeds, (-1, {})
+
+    def values(self, layer: FakeLayer) -> tuple[Array, Array, Array]:
+        """Return the float data, the integer-valued data and the float output of a layer."""
+        number = self._group_of[layer.name]
+        if self._held[0] != number:
+            self._held = (-1, {})
+            self._held = (number, self._run(number))
+        source, data, output = (self._held[1][name] for name in layer.exposed)
+        return source, data, output
+
+    def outputs(self) -> dict[str, Array]:
+        """Return the model's own outputs for the feed."""
+        session = self._session(0)
+        return dict(zip(self._outputs, session.run(self._outputs, dict(self._feeds)), strict=True))
+
+    def _run(self, number: int) -> dict[str, Any]:
+        known = {name: self._feeds[name] for name in self._exposed[number] if name in self._feeds}
+        wanted = [name for name in self._exposed[number] if name not in known]
+        found = self._session(number).run(wanted, dict(self._feeds))
+        return known | dict(zip(wanted, found, strict=True))
+
+    def _session(self, number: int) -> ort.InferenceSession:
+        if number not in self._sessions:
+            inputs = {value.name for value in self._model.graph.input}
+            model = onnx.ModelProto()
+            model.CopyFrom(self._model)
+            have = inputs.union(self._outputs)
+            model.graph.output.extend(
+                onnx.ValueInfoProto(name=name) for name in self._exposed[number] if name not in have
+            )
+            self._sessions[number] = session_of(model, self._folder)
+        return self._sessions[number]

@@ -1,0 +1,116 @@
+"""The fake-quant model: what the NPU computes, in plain ONNX that any runtime can run.
+
+Integer-faithful: ``Mul(1/scale_d) -> Round -> Add(offset) -> Clip -> Sub(offset)`` on the data, int8 weights and int32 biases cast
+to float32, the layer on integer-valued float32, then ``Mul(scale_d * scale_w)``. Wherever all sums stay below 2**24 in magnitude
+float32 holds them exactly, so the layer's output equals the integer computation bit for bit (docs/export.md).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from calibrant.errors import ExportError
+from calibrant.export.graph_edit import Names, add_initializer, export_clone
+from calibrant.export.quantized_layer import EncodedLayer
+from calibrant.export.rewrite import Chain, Placement, rewrite
+from calibrant.ingest.model import PreparedModel
+from calibrant.quantizers.affine import Float32Array, code_range
+
+_LEAST_OPSET = 11  # Round exists, and Clip takes its limits as inputs, from here on
+
+
+class FakeQuantForm:
+    """Plain ONNX operators."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.graph = model.graph
+        self.names = Names.of(model)
+
+    def quantizer(self, encoded: EncodedLayer, data: ir.Value) -> Chain:
+        """Make the chain from float data to integer-valued float32 without offset."""
+        quantized, prefix = encoded.quantized, f"{encoded.layer.name}.quant.fakequant"
+        low, high = code_range(quantized.data_bits)
+        offset = self._constant(f"{prefix}.offset", quantized.offset_d)
+        nodes = [] if encoded.float_type == "float32" else [self._cast(f"{prefix}.cast", data, ir.DataType.FLOAT)]
+        value = nodes[-1].outputs[0] if nodes else data
+        limits = (self._constant(f"{prefix}.min_val", low), self._constant(f"{prefix}.max_val", high))
+        for op_type, operands in (
+            ("Mul", (self._constant(f"{prefix}.scale", quantized.reciprocal),)),
+            ("Round", ()),
+            ("Add", (offset,)),
+            ("Clip", limits),
+            ("Sub", (offset,)),
+        ):
+            nodes.append(self._node(op_type, f"{prefix}.{op_type.lower()}", [value, *operands]))
+            value = nodes[-1].outputs[0]
+        return Chain(tuple(nodes), value)
+
+    def codes(self, encoded: EncodedLayer, role: str, value: ir.Value) -> Chain:
+        """Cast stored integers to float32."""
+        node = self._cast(f"{encoded.layer.name}.{role}.fakequant.cast", value, ir.DataType.FLOAT)
+        return Chain((node,), node.outputs[0])
+
+    def dequantizer(self, encoded: EncodedLayer, accumulator: ir.Value) -> tuple[Chain, str]:
+        """Multiply by what one unit of the accumulator is worth."""
+        prefix = f"{encoded.layer.name}.dequant.fakequant"
+        scale = self._constant(f"{prefix}.scale", _along_channels(encoded))
+        nodes = [self._node("Mul", f"{prefix}.mul", [accumulator, scale])]
+        if encoded.float_type != "float32":
+            nodes.append(self._cast(f"{prefix}.cast", nodes[0].outputs[0], ir.DataType[encoded.float_type.upper()]))
+        return Chain(tuple(nodes), nodes[-1].outputs[0]), scale.name or ""
+
+    def accumulator(self, value: ir.Value) -> None:
+        """The layer's output is float32, whatever the model's own float type is."""
+        if value.dtype not in {None, ir.DataType.FLOAT}:
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+
+    def _constant(self, name: str, array: npt.ArrayLike) -> ir.Value:
+        return add_initializer(self.graph, self.names.fresh(name), np.asarray(array, np.float32))
+
+    def _cast(self, name: str, value: ir.Value, to: ir.DataType) -> ir.Node:
+        return self._node("Cast", name, [value], [ir.AttrInt64("to", int(to))])
+
+    def _node(self, op_type: str, name: str, inputs: Sequence[ir.Value], attributes: Sequence[ir.Attr] = ()) -> ir.Node:
+        name = self.names.fresh(name)
+        output = ir.Value(name=self.names.fresh(f"{name}.output0"))
+        return ir.Node("", op_type, inputs, attributes, outputs=[output], name=name)
+
+
+def build_fake_quant(prepared: PreparedModel, layers: Sequence[EncodedLayer]) -> tuple[ir.Model, tuple[Placement, ...]]:
+    """Return the fake-quant model and where its additions stand.
+
+    The opset is that of the source model, raised to 11 where it is older.
+
+    Raises:
+        ExportError: the opset cannot be raised.
+    """
+    model = _raise_opset(export_clone(prepared))
+    return model, rewrite(FakeQuantForm(model), layers)
+
+
+def _along_channels(encoded: EncodedLayer) -> Float32Array:
+    """Shape the dequant scales so that they broadcast along the output channels: [1,C,1,1] for Conv, [C] for matrices, [] for one."""
+    scale, layer = encoded.quantized.dequant_scale, encoded.layer
+    if scale.size == 1:
+        return scale.reshape(())
+    if layer.op_type in {"Conv", "ConvTranspose"}:
+        return scale.reshape(1, -1, *[1] * layer.kernel_rank)
+    return scale
+
+
+def _raise_opset(model: ir.Model) -> ir.Model:
+    opset = model.graph.opset_imports.get("", 0)
+    if opset >= _LEAST_OPSET:
+        return model
+    try:
+        raised = onnx.version_converter.convert_version(ir.to_proto(model), _LEAST_OPSET)
+    except Exception as error:  # the converter raises bare RuntimeErrors and its own C++ types
+        message = (
+            f"the fake-quant model needs opset {_LEAST_OPSET} and the model has {opset}, which onnx cannot raise: "
+            f"{str(error).splitlines()[0]}; export the float model with opset {_LEAST_OPSET} or newer"
+        )
+        raise ExportError(message) from error
+    return ir.from_proto(raised)

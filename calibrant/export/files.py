@@ -1,0 +1,184 @@
+"""The files of an export: their names, and writing them whole or not at all."""
+
+import errno
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from calibrant.errors import ExportError
+from calibrant.export.deploy import build_deploy
+from calibrant.export.fake_quant import build_fake_quant
+from calibrant.export.quant_map import format_quant_map
+from calibrant.export.quantized_layer import EncodedLayer, QuantizedLayer, encode_layer
+from calibrant.ingest.model import PreparedModel
+from calibrant.proto.record import RecordEntry, format_record
+
+_EXTERNAL_FROM = 2_000_000_000  # bytes of weights above which they go to a file of their own (protobuf ends at 2 GiB; AMCT's threshold)
+
+
+@dataclass(frozen=True)
+class ExportedFiles:
+    """Where the five files of an export stand.
+
+    Attributes:
+        fake_quant: the plain ONNX model for onnxruntime and other runtimes.
+        deploy: the ONNX model for ATC.
+        record: AMCT's record of all scales.
+        quant_map: the map from deploy nodes to source nodes.
+        config: AMCT's JSON configuration.
+    """
+
+    fake_quant: Path
+    deploy: Path
+    record: Path
+    quant_map: Path
+    config: Path
+
+    def missing(self) -> list[Path]:
+        """Return the files that are not there."""
+        return [path for field in fields(self) if not (path := getattr(self, field.name)).is_file()]
+
+
+def export_files(prefix: Path | str) -> ExportedFiles:
+    """Return the names that an export to `prefix` has; an empty base name gives AMCT's plain names.
+
+    Example:
+        >>> export_files("out/resnet").deploy.as_posix()
+        'out/resnet_deploy_model.onnx'
+        >>> export_files("out/").deploy.as_posix()
+        'out/deploy_model.onnx'
+    """
+    folder, base = _split(prefix)
+    start = f"{base}_" if base else ""
+    names = ("fake_quant_model.onnx", "deploy_model.onnx", "record.txt", "quant.json", "config.json")
+    return ExportedFiles(*(folder / f"{start}{name}" for name in names))
+
+
+def write_export(
+    prepared: PreparedModel, quantized: Sequence[QuantizedLayer], prefix: Path | str, config_json: str
+) -> ExportedFiles:
+    """Write both models, record, map and configuration; existing files of that prefix are replaced, all or none.
+
+    Args:
+        prepared: the float model.
+        quantized: the layers to quantize and their scales, in any order.
+        prefix: folder and beginning of the file names; parents are created.
+        config_json: text of ``PREFIX_config.json``.
+
+    Raises:
+        ExportError: nothing to quantize, a layer named twice, a bias outside int32, or a folder that cannot be written.
+    """
+    _check_layers(quantized)
+    files = export_files(prefix)
+    encoded = [encode_layer(prepared, layer) for layer in sorted(quantized, key=lambda item: item.layer.layer_id)]
+    deploy, placements = build_deploy(prepared, encoded)
+    fake_quant, _ = build_fake_quant(prepared, encoded)
+    quant_map = format_quant_map(deploy, placements, prepared.original_nodes, _split(prefix)[1])
+    record = format_record(record_entries(encoded))
+    writers: dict[str, Callable[[Path], None]] = {
+        files.fake_quant.name: lambda path: _save_model(fake_quant, path),
+        files.deploy.name: lambda path: _save_model(deploy, path),
+        files.record.name: lambda path: _write_text(path, record),
+        files.quant_map.name: lambda path: _write_text(path, quant_map),
+        files.config.name: lambda path: _write_text(path, config_json),
+    }
+    _write_all(files.deploy.parent, writers)
+    return files
+
+
+def record_entries(encoded: Sequence[EncodedLayer]) -> list[RecordEntry]:
+    """Return the record of these layers, in their order."""
+    return [
+        RecordEntry(
+            key=item.layer.name,
+            scale_d=np.float32(item.quantized.scale_d),
+            offset_d=int(item.quantized.offset_d),
+            scale_w=tuple(np.float32(scale) for scale in item.quantized.scale_w),
+            offset_w=(0,) * item.quantized.scale_w.size,
+            act_type=f"INT{item.quantized.data_bits}",
+            op_data_type=item.float_type.upper(),
+        )
+        for item in encoded
+    ]
+
+
+def _check_layers(quantized: Sequence[QuantizedLayer]) -> None:
+    names = [item.layer.name for item in quantized]
+    if not names:
+        message = "export: no layer is quantized, so there is nothing to write; see the reasons in the table `plan`"
+        raise ExportError(message)
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        message = f"export: layer '{twice[0]}' is given twice"
+        raise ExportError(message)
+
+
+def _split(prefix: Path | str) -> tuple[Path, str]:
+    """Split a prefix into folder and base name; a text that ends in a slash has no base name."""
+    text = str(prefix)
+    if text.endswith(("/", "\\")) or Path(text).name == "":
+        return Path(text), ""
+    return Path(text).parent, Path(text).name
+
+
+def _save_model(model: ir.Model, path: Path) -> None:
+    size = sum(_tensor_bytes(value) for graph in model.graphs() for value in graph.initializers.values())
+    ir.save(model, path, external_data=f"{path.name}.data" if size > _EXTERNAL_FROM else None)
+
+
+def _tensor_bytes(value: ir.Value) -> int:
+    return 0 if value.const_value is None else value.const_value.nbytes
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _write_all(folder: Path, writers: Mapping[str, Callable[[Path], None]]) -> None:
+    """Write everything into a folder beside its place, then move it there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".export-", suffix=".partial") as staging:
+            for name, write in writers.items():
+                write(Path(staging) / name)
+            _move_into(Path(staging), folder)
+    except OSError as error:
+        message = f"export: cannot write to folder '{folder}': {error.strerror or error}; choose another --prefix"
+        raise ExportError(message) from error
+
+
+def _move_into(staging: Path, folder: Path) -> None:
+    """Replace the files of `folder` by those of `staging`; after a failure the old ones stand again."""
+    names = sorted(path.name for path in staging.iterdir())
+    _refuse_folders(folder, names)
+    kept = staging / "replaced"
+    kept.mkdir()
+    moved: list[str] = []
+    try:
+        for name in names:
+            if (folder / name).exists():
+                (folder / name).replace(kept / name)
+            moved.append(name)
+            (staging / name).replace(folder / name)
+    except OSError:
+        _move_back(kept, folder, moved)
+        raise
+    for stale in (folder / f"{name}.data" for name in names if f"{name}.data" not in names):
+        stale.unlink(missing_ok=True)  # weights of a larger export that stood here before
+
+
+def _refuse_folders(folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        if (folder / name).is_dir():
+            raise IsADirectoryError(errno.EISDIR, f"'{name}' is a folder there")
+
+
+def _move_back(kept: Path, folder: Path, moved: Sequence[str]) -> None:
+    for name in moved:
+        (folder / name).unlink(missing_ok=True)
+        if (kept / name).exists():
+            shutil.move(kept / name, folder / name)

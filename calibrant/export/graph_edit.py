@@ -1,0 +1,109 @@
+"""Editing a clone of the prepared graph: unique names, initializers in place, values replaced by others."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from calibrant.errors import ExportError
+from calibrant.ingest.model import PreparedModel
+
+_PRIVATE = "calibrant."  # prefix of the notes that ingest keeps in metadata_props
+
+
+def export_clone(prepared: PreparedModel) -> ir.Model:
+    """Return a copy of the prepared model without calibrant's notes; the tensors are shared, not copied.
+
+    Tensors in external files are mapped into memory: the exported model must not point to the run directory.
+    """
+    model = prepared.model.clone()
+    ir.external_data.load_to_model(model)
+    _strip_notes(model.metadata_props)
+    for graph in model.graphs():
+        _strip_notes(graph.metadata_props)
+        for value in (*graph.inputs, *graph.initializers.values()):
+            _strip_notes(value.metadata_props)
+        for node in graph:
+            _strip_notes(node.metadata_props)
+            for output in node.outputs:
+                _strip_notes(output.metadata_props)
+    return model
+
+
+def _strip_notes(properties: dict[str, str]) -> None:
+    for key in [key for key in properties if key.startswith(_PRIVATE)]:
+        del properties[key]
+
+
+class Names:
+    """All node and value names of a model, its subgraphs included; hands out new ones.
+
+    Example:
+        >>> names = Names(["conv.quant"])
+        >>> names.fresh("conv.quant"), names.fresh("conv.dequant")
+        ('conv.quant_1', 'conv.dequant')
+    """
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+
+    @classmethod
+    def of(cls, model: ir.Model) -> "Names":
+        """Collect the names of a model."""
+        taken: set[str] = set()
+        for graph in model.graphs():
+            taken.update(value.name or "" for value in (*graph.inputs, *graph.initializers.values()))
+            for node in graph:
+                taken.add(node.name or "")
+                taken.update(output.name or "" for output in node.outputs)
+        return cls(taken)
+
+    def fresh(self, wanted: str) -> str:
+        """Return `wanted`, or with the first free suffix ``_1``, ``_2`` … where it is taken."""
+        name, count = wanted, 0
+        while name in self._taken:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._taken.add(name)
+        return name
+
+
+def add_initializer(graph: ir.Graph, name: str, array: npt.NDArray[np.generic]) -> ir.Value:
+    """Add a constant to a graph and return its value."""
+    tensor = ir.tensor(array, name=name)
+    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+def replace_initializer(
+    node: ir.Node, slot: int, array: npt.NDArray[np.generic], names: Names, graph: ir.Graph
+) -> ir.Value:
+    """Put integers into an initializer's place, under its name; a copy under a new name where other nodes use it too."""
+    value = node.inputs[slot]
+    if value is None or value.name is None or not value.is_initializer():
+        message = f"node '{node.name}': input {slot} is not an initializer, so it cannot be replaced by codes"
+        raise ExportError(message)
+    if len(value.uses()) > 1 or value.is_graph_output():
+        value = add_initializer(graph, names.fresh(value.name), array)
+        node.replace_input_with(slot, value)
+        return value
+    value.const_value = ir.tensor(array, name=value.name)
+    value.dtype = value.const_value.dtype
+    value.shape = ir.Shape(array.shape)
+    return value
+
+
+def take_over(graph: ir.Graph, old: ir.Value, new: ir.Value, keep: ir.Node, inner_name: str) -> None:
+    """Let every consumer of `old` but `keep` read `new`; a graph output keeps its name, on `new`, and `old` becomes `inner_name`."""
+    for use in list(old.uses()):
+        if use.node is not keep:
+            use.node.replace_input_with(use.idx, new)
+    if not old.is_graph_output():
+        return
+    for position, output in enumerate(graph.outputs):
+        if output is old:
+            graph.outputs[position] = new
+    public, old.name = old.name, inner_name
+    new.name = public

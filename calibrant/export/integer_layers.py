@@ -1,0 +1,216 @@
+"""One quantized layer in exact integers: what the NPU computes between AscendQuant and the value after AscendDequant.
+
+With codes q, offset o and x' = q - o: ``acc = sum(x' * w_q) + b_q``, zero padding pads x' with 0, and
+``y = float32(acc) * float32(scale_d * scale_w)``; AveragePool: ``y = float32(float32(acc) / float32(count)) * float32(scale_d)``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrant.errors import DataError, ExportError
+from calibrant.export.integer_kernels import (
+    convolve,
+    convolve_transposed,
+    pool_sums,
+    resolve_window,
+    transposed_window,
+    working_type,
+)
+from calibrant.quantizers.affine import Float32Array, code_range
+
+Array = npt.NDArray[Any]
+INTEGER_OPS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool"})
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """An AscendQuant: ``clip(rint(x * scale) + offset)`` in float32, half to even.
+
+    Attributes:
+        name: node name.
+        source: the float value.
+        output: the value that holds the codes.
+        scale: float32(1 / scale_d).
+        offset: integer added after scaling.
+        bits: 8 or 16.
+    """
+
+    name: str
+    source: str
+    output: str
+    scale: np.float32
+    offset: int
+    bits: int
+
+    def codes(self, values: Array) -> Array:
+        """Return the codes without their offset, as float32 integers: ``q - offset``.
+
+        Raises:
+            DataError: a value is NaN.
+        """
+        low, high = code_range(self.bits)
+        scaled = np.rint(np.asarray(values, np.float32) * self.scale)
+        scaled += np.float32(self.offset)
+        np.clip(scaled, low, high, out=scaled)
+        if np.isnan(scaled).any():
+            message = f"node '{self.name}': its input '{self.source}' holds NaN, which has no code; check the sample"
+            raise DataError(message)
+        scaled -= np.float32(self.offset)
+        return scaled
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerLayer:
+    """A quantized layer of the deploy model.
+
+    Attributes:
+        name: node name.
+        op_type: Conv, ConvTranspose, Gemm, MatMul or AveragePool.
+        attributes: the node's attributes.
+        source: the value that holds the codes.
+        output: the float value after AscendDequant.
+        weight: int8 codes, or None for AveragePool.
+        bias: int32 codes, or None.
+        bias_node: name of the Add of a MatMul, or None.
+        dequant_scale: float32, shape (1,) or (C,).
+        dequantizer: name of the AscendDequant.
+        half: whether the float value is float16.
+    """
+
+    name: str
+    op_type: str
+    attributes: Mapping[str, Any]
+    source: str
+    output: str
+    weight: Array | None
+    bias: Array | None
+    bias_node: str | None
+    dequant_scale: Float32Array
+    dequantizer: str
+    half: bool = False
+
+    @property
+    def terms(self) -> int:
+        """How many products one accumulator adds up, the bias included."""
+        if self.weight is None:
+            return int(np.prod(self.attributes["kernel_shape"]))
+        return self._depth() + (self.bias is not None)
+
+    @property
+    def channels_out(self) -> int | None:
+        """Output channels, or None for AveragePool."""
+        if self.weight is None:
+            return None
+        if self.op_type == "ConvTranspose":
+            return int(self.weight.shape[1]) * self.groups
+        return int(self.weight.shape[0 if self.op_type == "Conv" else -1])
+
+    @property
+    def groups(self) -> int:
+        """Groups of a convolution, else 1."""
+        return int(self.attributes.get("group", 1))
+
+    def greatest_sum_bound(self, data: Array) -> float:
+        """Bound B, the greatest ``sum(|x'| |w_q|) + |b_q|``, by ``max|x'|`` times the weights' absolute sums."""
+        peak = float(max(data.max(initial=0), -data.min(initial=0)))
+        if self.weight is None:
+            return peak * self.terms
+        sums = self._absolute_sums() * peak
+        return float((sums + self._absolute_bias()).max(initial=0))
+
+    def greatest_sum(self, data: Array) -> float:
+        """Measure B on data: the same layer on absolute values."""
+        if self.weight is None:
+            return float(self._accumulate(np.abs(data), None, None, np.float64)[0].max(initial=0))
+        bias = None if self.bias is None else np.abs(self.bias.astype(np.float64))
+        total, _ = self._accumulate(np.abs(data), np.abs(self.weight.astype(np.int16)), bias, np.float64)
+        return float(total.max(initial=0))
+
+    def accumulate(self, data: Array) -> tuple[Array, Array | None]:
+        """Return the accumulators, exact integers in a float type, and the window counts of an AveragePool.
+
+        Args:
+            data: codes without offset, integers in a float type.
+        """
+        number = working_type(self.greatest_sum_bound(data))
+        return self._accumulate(data, self.weight, self.bias, number)
+
+    def dequantize(self, total: Array, counts: Array | None) -> Array:
+        """Turn accumulators into the float value after AscendDequant."""
+        values = total.astype(np.float32)
+        if counts is not None:
+            values = values / counts
+        values = values * self.along_channels(self.dequant_scale, values.ndim)
+        return values.astype(np.float16) if self.half else values
+
+    def along_channels(self, values: Array, rank: int) -> Array:
+        """Shape values, one or one a channel, so that they broadcast against an output of this rank."""
+        if values.size == 1:
+            return values.reshape(())
+        return values.reshape(-1, *[1] * (rank - 2)) if self.op_type in {"Conv", "ConvTranspose"} else values
+
+    def _accumulate(
+        self, data: Array, weight: Array | None, bias: Array | None, number: Any
+    ) -> tuple[Array, Array | None]:
+        data = data.astype(number, copy=False)
+        if weight is None:
+            return self._pool(data)
+        kernel = weight.astype(number)
+        total = self._multiply(data, kernel)
+        if bias is not None:
+            convolution = self.op_type in {"Conv", "ConvTranspose"}
+            shape = (-1, *[1] * (total.ndim - 2)) if convolution else bias.shape
+            total = total + bias.astype(number).reshape(shape)
+        return total, None
+
+    def _multiply(self, data: Array, kernel: Array) -> Array:
+        if self.op_type == "Conv":
+            window = resolve_window(self.attributes, kernel.shape[2:], data.shape[2:])
+            return convolve(data, kernel, window, self.groups)
+        if self.op_type == "ConvTranspose":
+            window, sizes = transposed_window(self.attributes, kernel.shape[2:], data.shape[2:])
+            return convolve_transposed(data, kernel, window, self.groups, sizes)
+        if self.op_type in {"Gemm", "MatMul"}:
+            product: Array = np.matmul(data, kernel)
+            return product
+        message = f"layer '{self.name}': {self.op_type} has no integer form"
+        raise ExportError(message)
+
+    def _pool(self, data: Array) -> tuple[Array, Array]:
+        window = resolve_window(self.attributes, self.attributes["kernel_shape"], data.shape[2:])
+        ceil_mode, count_pads = (
+            bool(self.attributes.get("ceil_mode", 0)),
+            bool(self.attributes.get("count_include_pad", 0)),
+        )
+        return pool_sums(data, window, ceil_mode=ceil_mode, count_pads=count_pads)
+
+    def _depth(self) -> int:
+        weight = self._required_weight()
+        if self.op_type == "Conv":
+            return int(np.prod(weight.shape[1:]))
+        if self.op_type == "ConvTranspose":
+            return int(weight.shape[0]) // self.groups * int(np.prod(weight.shape[2:]))
+        return int(weight.shape[-2])
+
+    def _absolute_sums(self) -> Array:
+        """Sum |w_q| over everything that one output channel adds up; shape (C,)."""
+        weight = np.abs(self._required_weight().astype(np.int64))
+        if self.op_type == "Conv":
+            return weight.sum(axis=tuple(range(1, weight.ndim))).astype(np.float64)
+        if self.op_type == "ConvTranspose":
+            grouped = weight.reshape(self.groups, -1, *weight.shape[1:])
+            return grouped.sum(axis=(1, *range(3, grouped.ndim))).reshape(-1).astype(np.float64)
+        return weight.sum(axis=-2).astype(np.float64)
+
+    def _absolute_bias(self) -> Array:
+        return np.zeros(1) if self.bias is None else np.abs(self.bias.astype(np.float64))
+
+    def _required_weight(self) -> Array:
+        if self.weight is None:
+            message = f"layer '{self.name}' has no weight"
+            raise ExportError(message)
+        return self.weight

@@ -1,0 +1,323 @@
+"""Check a deploy model by the rules that ATC's ONNX parsers are known to follow (spec amct-config-and-export 5.2, 9.1, 11).
+
+ATC itself is not needed. What a rule would make ATC misread silently (an INT offset becomes 0.0) is an error here; what it may
+refuse is a warning.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto, numpy_helper
+
+from calibrant.export.integer_layers import INTEGER_OPS
+from calibrant.export.proto_graph import attributes_of, default_opset, values_read
+from calibrant.export.quantized_layer import dequant_scales
+from calibrant.export.static_ranks import ranks_of
+from calibrant.proto.record import RecordEntry
+
+_OPSETS = (8, 22)  # ATC looks operators up as ai.onnx::<opset>::<type> and knows these
+_DOMAINS = frozenset({"", "ai.onnx"})
+_TYPES: Mapping[str, Mapping[str, int]] = {
+    "AscendQuant": {"scale": AttributeProto.FLOAT, "offset": AttributeProto.FLOAT, "dst_type": AttributeProto.STRING},
+    "AscendDequant": {"dtype": AttributeProto.INT},
+}
+_TYPE_NAMES = {AttributeProto.FLOAT: "FLOAT", AttributeProto.INT: "INT", AttributeProto.STRING: "STRING"}
+_RANGES = {"INT8": (-128, 127), "INT16": (-32768, 32767)}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong, or may be refused.
+
+    Attributes:
+        severity: ``error`` or ``warn``.
+        where: node, layer or value.
+        message: what is wrong and what was expected.
+    """
+
+    severity: Literal["error", "warn"]
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.where}: {self.message}"
+
+
+class _Graph:
+    """A deploy model with its lookups."""
+
+    def __init__(self, model: onnx.ModelProto, record: Mapping[str, RecordEntry]) -> None:
+        self.model, self.record = model, record
+        self.nodes = list(model.graph.node)
+        self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+        self.producers = {name: node for node in self.nodes for name in node.output}
+        self.outputs = {value.name for value in model.graph.output}
+        self.consumers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+        for node in self.nodes:
+            for slot, name in enumerate(node.input):
+                self.consumers.setdefault(name, []).append((node, slot))
+
+    def of_type(self, op_type: str) -> list[onnx.NodeProto]:
+        return [node for node in self.nodes if node.op_type == op_type]
+
+    def is_quantized(self, node: onnx.NodeProto) -> bool:
+        source = self.producers.get(node.input[0]) if node.input else None
+        return source is not None and source.op_type == "AscendQuant"
+
+
+Rule = Callable[[_Graph], Iterator[Finding]]
+
+
+def lint_deploy(model: onnx.ModelProto, record: Sequence[RecordEntry] = ()) -> tuple[Finding, ...]:
+    """Return everything in a deploy model that ATC would refuse or misread, errors first.
+
+    Args:
+        model: the deploy model.
+        record: the record that belongs to it; with it, scales and words are compared.
+    """
+    graph = _Graph(model, {entry.key: entry for entry in record})
+    found = [finding for rule in _RULES for finding in rule(graph)]
+    return tuple(sorted(found, key=lambda finding: finding.severity))
+
+
+def _opset(graph: _Graph) -> Iterator[Finding]:
+    opset, (low, high) = default_opset(graph.model), _OPSETS
+    if not low <= opset <= high:
+        yield Finding("warn", "opset", f"{opset}; ATC knows {low} to {high}: export the float model with one of them")
+    for entry in graph.model.opset_import:
+        if entry.domain.startswith("amct"):
+            yield Finding(
+                "error",
+                "opset",
+                f"domain '{entry.domain}' is imported; ATC takes Ascend's operators from the default domain",
+            )
+
+
+def _domains(graph: _Graph) -> Iterator[Finding]:
+    for node in graph.nodes:
+        if node.domain not in _DOMAINS:
+            severity: Literal["error", "warn"] = "error" if node.op_type.startswith("Ascend") else "warn"
+            yield Finding(severity, _name(node), f"domain '{node.domain}'; ATC has parsers for the default domain")
+
+
+def _order(graph: _Graph) -> Iterator[Finding]:
+    seen = {value.name for value in graph.model.graph.input} | set(graph.initializers)
+    seen |= {tensor.values.name for tensor in graph.model.graph.sparse_initializer}
+    for node in graph.nodes:
+        for name in sorted(values_read(node) - seen):
+            yield Finding("error", _name(node), f"reads '{name}' before it is made; nodes must be in topological order")
+        seen |= set(node.output)
+
+
+def _names(graph: _Graph) -> Iterator[Finding]:
+    for name, count in Counter(node.name for node in graph.nodes).items():
+        if count > 1:
+            yield Finding(
+                "error", name or "nodes", f"{count} nodes have this name" if name else f"{count} nodes have no name"
+            )
+    for name, count in Counter(name for node in graph.nodes for name in node.output if name).items():
+        if count > 1:
+            yield Finding("error", name, f"{count} nodes make this value")
+
+
+def _attributes(graph: _Graph) -> Iterator[Finding]:
+    for op_type, wanted in _TYPES.items():
+        for node in graph.of_type(op_type):
+            given = {attribute.name: attribute.type for attribute in node.attribute}
+            for name, kind in wanted.items():
+                if name not in given:
+                    yield Finding("error", _name(node), f"attribute {name} is missing")
+                elif given[name] != kind:
+                    got = _TYPE_NAMES.get(given[name], str(given[name]))
+                    yield Finding(
+                        "error", _name(node), f"attribute {name} is {got}; ATC reads only {_TYPE_NAMES[kind]}"
+                    )
+            if unknown := sorted(given.keys() - wanted.keys()):
+                yield Finding("warn", _name(node), f"attribute {unknown[0]} is not known to ATC's parser")
+
+
+def _quantizers(graph: _Graph) -> Iterator[Finding]:
+    seen: dict[tuple[str, float, float, str], str] = {}
+    for node in graph.of_type("AscendQuant"):
+        attributes = attributes_of(node)
+        scale, offset = float(attributes.get("scale", 0)), float(attributes.get("offset", 0))
+        kind = str(attributes.get("dst_type", "INT8")).rstrip()
+        if not (np.isfinite(scale) and scale > 0):
+            yield Finding("error", _name(node), f"scale {scale} is not positive and finite")
+        if kind not in _RANGES:
+            yield Finding("error", _name(node), f"dst_type '{kind}'; expected INT8 or INT16")
+        elif not (offset.is_integer() and _RANGES[kind][0] <= offset <= _RANGES[kind][1]):
+            yield Finding("error", _name(node), f"offset {offset} is no {kind} integer")
+        first = seen.setdefault((node.input[0], scale, offset, kind), node.name)
+        if first != node.name:
+            yield Finding("warn", _name(node), f"quantizes '{node.input[0]}' just as '{first}' does; one is enough")
+
+
+def _code_readers(graph: _Graph) -> Iterator[Finding]:
+    """Codes may go to the data input of integer layers only."""
+    for node in graph.of_type("AscendQuant"):
+        codes = node.output[0]
+        if codes in graph.outputs:
+            yield Finding("error", _name(node), "its codes are a graph output")
+        for reader, slot in graph.consumers.get(codes, []):
+            if reader.op_type not in INTEGER_OPS or slot != 0:
+                yield Finding("error", _name(node), f"its codes go to input {slot} of {reader.op_type} '{reader.name}'")
+        if codes not in graph.consumers:
+            yield Finding("warn", _name(node), "nothing reads its codes")
+
+
+def _layers(graph: _Graph) -> Iterator[Finding]:
+    for node in graph.nodes:
+        if node.op_type not in INTEGER_OPS:
+            continue
+        if graph.is_quantized(node):
+            yield from _integer_layer(graph, node)
+        elif any(_dtype(graph, name) == TensorProto.INT8 for name in node.input):
+            yield Finding("error", _name(node), "int8 weights, but no AscendQuant before it")
+
+
+def _integer_layer(graph: _Graph, node: onnx.NodeProto) -> Iterator[Finding]:
+    if node.op_type != "AveragePool" and _dtype(graph, node.input[1]) != TensorProto.INT8:
+        yield Finding("error", _name(node), f"weight '{node.input[1]}' is not an int8 initializer")
+    for name in node.input[2:]:
+        if name and _dtype(graph, name) != TensorProto.INT32:
+            yield Finding("error", _name(node), f"bias '{name}' is not an int32 initializer")
+    yield from _accumulator(graph, node, node)
+    attributes = attributes_of(node)
+    if node.op_type == "Gemm" and (attributes.get("transA", 0) or attributes.get("transB", 0)):
+        yield Finding("error", _name(node), "Gemm must have transA = transB = 0")
+    if node.op_type == "Gemm" and not attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0:
+        yield Finding("error", _name(node), "Gemm must have alpha = beta = 1")
+    if len(attributes.get("kernel_shape", ())) == 3 and attributes.get("dilations", [1])[0] != 1:
+        yield Finding("warn", _name(node), "ATC wants dilation 1 along the depth of a 3-D kernel")
+
+
+def _accumulator(graph: _Graph, layer: onnx.NodeProto, node: onnx.NodeProto) -> Iterator[Finding]:
+    """The int32 output must go to exactly one AscendDequant, for a MatMul maybe through the Add of an int32 bias."""
+    value = node.output[0]
+    readers = [reader for reader, _ in graph.consumers.get(value, [])]
+    if value in graph.outputs or len(readers) != 1:
+        yield Finding("error", _name(layer), f"its int32 output '{value}' must go to one AscendDequant alone")
+    elif readers[0].op_type == "Add" and layer.op_type == "MatMul" and node is layer:
+        biases = [name for name in readers[0].input if name != value]
+        if len(biases) != 1 or _dtype(graph, biases[0]) != TensorProto.INT32:
+            yield Finding("error", _name(readers[0]), "the bias of a quantized MatMul must be an int32 initializer")
+        yield from _accumulator(graph, layer, readers[0])
+    elif readers[0].op_type != "AscendDequant":
+        yield Finding("error", _name(layer), f"its int32 output goes to {readers[0].op_type} '{readers[0].name}'")
+
+
+def _words(graph: _Graph) -> Iterator[Finding]:
+    for node in graph.of_type("AscendDequant"):
+        layer = _layer_before(graph, node)
+        if len(node.input) != 2 or _dtype(graph, node.input[1]) != TensorProto.UINT64:
+            yield Finding("error", _name(node), "needs a second input, a uint64 initializer")
+            continue
+        if layer is None:
+            yield Finding("error", _name(node), "does not follow a quantized layer")
+            continue
+        words = numpy_helper.to_array(graph.initializers[node.input[1]])
+        yield from _word_shape(graph, node, layer, words)
+        yield from _word_values(graph, node, layer, words)
+
+
+def _word_shape(graph: _Graph, node: onnx.NodeProto, layer: onnx.NodeProto, words: np.ndarray) -> Iterator[Finding]:
+    channels = _channels_out(graph, layer)
+    if words.ndim != 1 or words.size not in {1, channels}:
+        expected = "1" if channels is None else f"1 or {channels}"
+        yield Finding("error", _name(node), f"parameter of shape {words.shape}; length {expected} was expected")
+    if np.any(words >> np.uint64(32)):
+        yield Finding(
+            "error", _name(node), "the upper 32 bits of a word are not 0 (they would be read as shift and offset)"
+        )
+    if attributes_of(node).get("dtype", 0) not in {0, 1}:
+        yield Finding("error", _name(node), "dtype must be 0 (float32) or 1 (float16)")
+
+
+def _word_values(graph: _Graph, node: onnx.NodeProto, layer: onnx.NodeProto, words: np.ndarray) -> Iterator[Finding]:
+    scales = dequant_scales(words)
+    if not np.all(np.isfinite(scales) & (scales > 0)):
+        yield Finding("error", _name(node), "a word holds no positive finite float32")
+    entry = graph.record.get(layer.name)
+    if entry is None or entry.scale_d is None:
+        return
+    wanted = (np.float32(entry.scale_d) * np.asarray(entry.scale_w, np.float32)).astype(np.float32)
+    if scales.shape != wanted.shape or not np.array_equal(scales, wanted):
+        yield Finding("error", _name(node), "words differ from scale_d * scale_w of the record")
+
+
+def _record(graph: _Graph) -> Iterator[Finding]:
+    if not graph.record:
+        return
+    quantized = {node.name: node for node in graph.nodes if node.op_type in INTEGER_OPS and graph.is_quantized(node)}
+    for name in sorted(quantized.keys() - graph.record.keys()):
+        yield Finding("error", name, "is quantized, but the record has no entry for it")
+    for key, entry in graph.record.items():
+        if entry.is_tensor_quantize:
+            continue
+        if key not in quantized:
+            yield Finding("error", key, "has a record entry, but no quantized layer of the model has this name")
+        else:
+            yield from _entry(graph, quantized[key], entry)
+
+
+def _entry(graph: _Graph, layer: onnx.NodeProto, entry: RecordEntry) -> Iterator[Finding]:
+    quantizer = graph.producers[layer.input[0]]
+    attributes = attributes_of(quantizer)
+    if entry.scale_d is None or entry.offset_d is None:
+        yield Finding("error", entry.key, "the record has no scale_d or offset_d")
+        return
+    if np.float32(attributes.get("scale", 0)) != np.float32(1) / np.float32(entry.scale_d):
+        yield Finding("error", _name(quantizer), f"scale is not float32(1 / scale_d) of the record of '{entry.key}'")
+    if float(attributes.get("offset", 0)) != entry.offset_d:
+        yield Finding("error", _name(quantizer), f"offset is not {entry.offset_d}, that of the record of '{entry.key}'")
+    if str(attributes.get("dst_type", "INT8")).rstrip() != (entry.act_type or "INT8"):
+        yield Finding(
+            "error", _name(quantizer), f"dst_type is not {entry.act_type}, that of the record of '{entry.key}'"
+        )
+    if any(entry.offset_w):
+        yield Finding("error", entry.key, "offset_w must be 0: weights are symmetric")
+
+
+def _ranks(graph: _Graph) -> Iterator[Finding]:
+    ranks = ranks_of(graph.model)
+    for node in graph.of_type("AscendQuant"):
+        if ranks.get(node.input[0]) is None:
+            yield Finding(
+                "warn", _name(node), f"the rank of '{node.input[0]}' cannot be inferred; ATC needs static ranks"
+            )
+
+
+def _layer_before(graph: _Graph, dequantizer: onnx.NodeProto) -> onnx.NodeProto | None:
+    node = graph.producers.get(dequantizer.input[0])
+    if node is not None and node.op_type == "Add":
+        makers = [graph.producers[name] for name in node.input if name in graph.producers]
+        node = makers[0] if len(makers) == 1 else None
+    return node if node is not None and node.op_type in INTEGER_OPS and graph.is_quantized(node) else None
+
+
+def _channels_out(graph: _Graph, layer: onnx.NodeProto) -> int | None:
+    if layer.op_type == "AveragePool" or layer.input[1] not in graph.initializers:
+        return None
+    dims = graph.initializers[layer.input[1]].dims
+    if layer.op_type == "ConvTranspose":
+        return int(dims[1]) * int(attributes_of(layer).get("group", 1))
+    return int(dims[0 if layer.op_type == "Conv" else -1])
+
+
+def _dtype(graph: _Graph, name: str) -> int | None:
+    tensor = graph.initializers.get(name)
+    return None if tensor is None else int(tensor.data_type)
+
+
+def _name(node: onnx.NodeProto) -> str:
+    return node.name or f"nameless {node.op_type}"
+
+
+_RULES: tuple[Rule, ...] = (
+    _opset, _domains, _order, _names, _attributes, _quantizers, _code_readers, _layers, _words, _record, _ranks,
+)  # fmt: skip

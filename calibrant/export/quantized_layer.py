@@ -1,0 +1,176 @@
+"""A layer with its chosen scales, and the integers that both exported models hold for it.
+
+Codes: spec algorithms 1.2 (weights, divided by the scale, half to even) and 10 (bias); the dequant word is the bit pattern of
+``float32(scale_d * scale_w)`` in the low half of a uint64 (spec amct-config-and-export 5.2).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from calibrant.errors import ExportError, RangeError
+from calibrant.ingest.layers import Layer
+from calibrant.ingest.model import PreparedModel, initializer_value
+from calibrant.quantizers import quantize, quantize_bias
+from calibrant.quantizers.affine import CodeArray, Float32Array, Int32Array, code_range, make_fit
+from calibrant.stats.weights import channels_back, channels_first
+
+WordArray = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedLayer:
+    """A layer and the scales that a fit chose for it.
+
+    Attributes:
+        layer: the node of the prepared model.
+        scale_d: step of the data codes.
+        offset_d: integer added to the data codes after scaling.
+        data_bits: 8 or 16.
+        scale_w: steps of the weight codes, shape (1,) per tensor or (C,) per output channel; [1.0] for AveragePool.
+        weight_bits: at most 8; the codes are stored as int8.
+
+    Raises:
+        ExportError: a scale is not positive and finite, the offset leaves the code range, or the number of scales fits no channel count.
+    """
+
+    layer: Layer
+    scale_d: np.float32
+    offset_d: int
+    data_bits: int
+    scale_w: Float32Array
+    weight_bits: int
+
+    def __post_init__(self) -> None:
+        _check_scales(self)
+        _check_offset(self)
+        _check_lengths(self)
+
+    @property
+    def dequant_scale(self) -> Float32Array:
+        """What one unit of the accumulator is worth: ``float32(scale_d * scale_w)``, shape of `scale_w`."""
+        return (np.float32(self.scale_d) * self.scale_w.astype(np.float32)).astype(np.float32)
+
+    @property
+    def reciprocal(self) -> np.float32:
+        """``float32(1 / scale_d)``, the factor of AscendQuant and of the fake-quant model."""
+        return np.float32(1) / np.float32(self.scale_d)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedLayer:
+    """The integers that both exported models hold for a layer.
+
+    Attributes:
+        quantized: the layer and its scales.
+        weight: int8 codes in the layout of the float weight, or None for AveragePool.
+        bias: int32 codes in the shape of the float bias, or None where the layer has none.
+        float_type: numpy name of the float type around the layer, ``float32`` or ``float16``.
+    """
+
+    quantized: QuantizedLayer
+    weight: CodeArray | None
+    bias: Int32Array | None
+    float_type: str
+
+    @property
+    def layer(self) -> Layer:
+        """The node of the prepared model."""
+        return self.quantized.layer
+
+    @property
+    def words(self) -> WordArray:
+        """The AscendDequant parameter, shape of `scale_w`."""
+        return dequant_words(self.quantized.dequant_scale)
+
+
+def dequant_words(dequant_scale: Float32Array) -> WordArray:
+    """Pack dequant scales into uint64 words: float32 bits below, shift 0 and weight offset 0 above.
+
+    Example:
+        >>> scale = np.float32(0.0078125) * np.array([0.05], np.float32)
+        >>> dequant_words(scale).tolist()
+        [969723085]
+    """
+    return np.ascontiguousarray(dequant_scale, np.float32).view(np.uint32).astype(np.uint64)
+
+
+def dequant_scales(words: WordArray) -> Float32Array:
+    """Unpack the float32 scales of uint64 dequant words; the upper halves are not looked at.
+
+    Example:
+        >>> dequant_scales(np.array([0x3F000000], np.uint64)).tolist()
+        [0.5]
+    """
+    return (words & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32)
+
+
+def encode_layer(prepared: PreparedModel, quantized: QuantizedLayer) -> EncodedLayer:
+    """Quantize the weight and the bias of a layer.
+
+    Raises:
+        ExportError: the bias leaves int32 (such a layer has to stay in float).
+    """
+    layer = quantized.layer
+    weight = None if layer.weight is None else initializer_value(prepared, layer.weight)
+    bias = None if layer.bias is None else initializer_value(prepared, layer.bias)
+    codes = None if weight is None else _weight_codes(quantized, weight)
+    float_type = _float_type(prepared, layer) if weight is None else str(weight.dtype)
+    return EncodedLayer(quantized, codes, None if bias is None else _bias_codes(quantized, bias), float_type)
+
+
+def _float_type(prepared: PreparedModel, layer: Layer) -> str:
+    """Return the float type of a layer without weight; float32 where the model does not say."""
+    nodes = (node for node in prepared.model.graph if node.name == layer.name)
+    data = next((node.inputs[0] for node in nodes), None)
+    return "float16" if data is not None and data.dtype == ir.DataType.FLOAT16 else "float32"
+
+
+def _weight_codes(quantized: QuantizedLayer, weight: npt.NDArray[np.floating]) -> CodeArray:
+    scale, bits = quantized.scale_w, quantized.weight_bits
+    if scale.size == 1:
+        return quantize(weight, make_fit(scale.reshape(()), np.int32(0), bits))
+    layer = quantized.layer
+    rows = channels_first(weight, layer.op_type, layer.groups)
+    codes = quantize(rows, make_fit(scale, np.zeros(scale.size, np.int32), bits, axis=0))
+    back: CodeArray = channels_back(codes, layer.op_type, layer.groups, weight.shape)
+    return np.ascontiguousarray(back)
+
+
+def _bias_codes(quantized: QuantizedLayer, bias: npt.NDArray[np.floating]) -> Int32Array:
+    flat = np.asarray(bias, np.float32).reshape(-1)
+    try:
+        codes = quantize_bias(flat, quantized.scale_d, quantized.scale_w)
+    except RangeError as error:
+        message = f"layer '{quantized.layer.name}': {error}"
+        raise ExportError(message) from error
+    return codes.reshape(bias.shape)
+
+
+def _check_scales(quantized: QuantizedLayer) -> None:
+    scales = np.append(quantized.scale_w, quantized.scale_d)
+    if quantized.scale_w.ndim != 1 or not np.all(np.isfinite(scales) & (scales > 0)):
+        message = (
+            f"layer '{quantized.layer.name}': scales must be positive, finite and of rank 1, "
+            f"got scale_d {quantized.scale_d} and scale_w of shape {quantized.scale_w.shape}"
+        )
+        raise ExportError(message)
+
+
+def _check_offset(quantized: QuantizedLayer) -> None:
+    low, high = code_range(quantized.data_bits)
+    if not low <= quantized.offset_d <= high:
+        message = f"layer '{quantized.layer.name}': offset {quantized.offset_d} is outside [{low}, {high}]"
+        raise ExportError(message)
+
+
+def _check_lengths(quantized: QuantizedLayer) -> None:
+    layer, length = quantized.layer, quantized.scale_w.size
+    if length not in {1, layer.channels_out}:
+        message = (
+            f"layer '{layer.name}': {length} weight scales for {layer.channels_out} output channels; "
+            "one scale, or one a channel, is needed"
+        )
+        raise ExportError(message)

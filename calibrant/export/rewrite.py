@@ -1,0 +1,142 @@
+"""Put integers around the quantized layers of a graph; what the integers look like is the form's business.
+
+Both exported models come from this one pass, so that they cannot differ in where a quantizer or a dequantizer stands.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from calibrant.errors import ExportError, nearest
+from calibrant.export.graph_edit import Names, replace_initializer, take_over
+from calibrant.export.quantized_layer import EncodedLayer
+
+QuantizerKey = tuple[str, int, int, int]  # tensor, bits of scale_d as float32, offset_d, data_bits
+
+
+@dataclass(frozen=True)
+class Chain:
+    """New nodes in order, and the value that the last one makes."""
+
+    nodes: tuple[ir.Node, ...]
+    output: ir.Value
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a layer's additions stand: node names of its (maybe shared) quantizer and of its dequantizer, and their constant."""
+
+    encoded: EncodedLayer
+    quantizer: str
+    dequantizer: str
+    parameter: str
+
+
+class Form(Protocol):
+    """How quantizers, codes and dequantizers are written."""
+
+    graph: ir.Graph
+    names: Names
+
+    def quantizer(self, encoded: EncodedLayer, data: ir.Value) -> Chain:
+        """Make the nodes from the float data to what the layer reads."""
+
+    def codes(self, encoded: EncodedLayer, role: str, value: ir.Value) -> Chain:
+        """Make the nodes from an integer initializer to what the layer reads; role is ``weight`` or ``bias``."""
+
+    def dequantizer(self, encoded: EncodedLayer, accumulator: ir.Value) -> tuple[Chain, str]:
+        """Make the nodes from the layer's output to the float value, and name the constant that they read."""
+
+    def accumulator(self, value: ir.Value) -> None:
+        """Correct what is known about a layer's output."""
+
+
+def quantizer_key(encoded: EncodedLayer) -> QuantizerKey:
+    """Return what two layers must share to share one quantizer."""
+    quantized = encoded.quantized
+    scale_bits = int(np.float32(quantized.scale_d).view(np.uint32))
+    return encoded.layer.tensor, scale_bits, quantized.offset_d, quantized.data_bits
+
+
+def rewrite(form: Form, layers: Sequence[EncodedLayer]) -> tuple[Placement, ...]:
+    """Quantize the layers of the form's graph in place; the graph stays topologically sorted.
+
+    Raises:
+        ExportError: a layer is not in the graph.
+    """
+    nodes = {node.name: node for node in form.graph}
+    position = {name: index for index, name in enumerate(nodes)}
+    ordered = sorted(layers, key=lambda encoded: position[_node(nodes, encoded.layer.name).name])
+    shared: dict[QuantizerKey, Chain] = {}
+    placements = [_quantize(form, encoded, nodes, shared) for encoded in ordered]
+    form.graph.sort()
+    return tuple(placements)
+
+
+def _quantize(
+    form: Form, encoded: EncodedLayer, nodes: dict[str | None, ir.Node], shared: dict[QuantizerKey, Chain]
+) -> Placement:
+    layer = encoded.layer
+    node = _node(nodes, layer.name)
+    last = node if layer.bias_node is None else _node(nodes, layer.bias_node)
+    quantizer = _quantizer(form, encoded, node, shared)
+    node.replace_input_with(0, quantizer.output)
+    if encoded.weight is not None:
+        _place_codes(form, encoded, "weight", node, 1)
+    if encoded.bias is not None:
+        _place_codes(form, encoded, "bias", last, _bias_slot(encoded, last))
+    dequantizer, parameter = _dequantize(form, encoded, last)
+    form.accumulator(node.outputs[0])
+    form.accumulator(last.outputs[0])
+    return Placement(encoded, quantizer.nodes[-1].name or "", dequantizer.nodes[-1].name or "", parameter)
+
+
+def _quantizer(form: Form, encoded: EncodedLayer, node: ir.Node, shared: dict[QuantizerKey, Chain]) -> Chain:
+    key, data = quantizer_key(encoded), node.inputs[0]
+    if data is None:
+        message = f"layer '{node.name}' has no data input"
+        raise ExportError(message)
+    if key not in shared:
+        shared[key] = form.quantizer(encoded, data)
+        form.graph.insert_before(node, shared[key].nodes)
+    return shared[key]
+
+
+def _place_codes(form: Form, encoded: EncodedLayer, role: str, node: ir.Node, slot: int) -> None:
+    array = encoded.weight if role == "weight" else encoded.bias
+    if array is None:
+        return
+    chain = form.codes(encoded, role, replace_initializer(node, slot, array, form.names, form.graph))
+    form.graph.insert_before(node, chain.nodes)
+    node.replace_input_with(slot, chain.output)
+
+
+def _bias_slot(encoded: EncodedLayer, node: ir.Node) -> int:
+    """Find the bias among a node's inputs: 2 for Conv and Gemm, 0 or 1 for the Add after a MatMul."""
+    first = 2 if encoded.layer.bias_node is None else 0
+    for slot in range(first, len(node.inputs)):
+        value = node.inputs[slot]
+        if value is not None and value.name == encoded.layer.bias:
+            return slot
+    message = f"layer '{encoded.layer.name}': bias '{encoded.layer.bias}' is not an input of node '{node.name}'"
+    raise ExportError(message)
+
+
+def _dequantize(form: Form, encoded: EncodedLayer, last: ir.Node) -> tuple[Chain, str]:
+    accumulator = last.outputs[0]
+    chain, parameter = form.dequantizer(encoded, accumulator)
+    chain.output.shape, chain.output.type = accumulator.shape, accumulator.type
+    form.graph.insert_after(last, chain.nodes)
+    inner = form.names.fresh(f"{encoded.layer.name}.dequant.input0") if accumulator.is_graph_output() else ""
+    take_over(form.graph, accumulator, chain.output, chain.nodes[0], inner)
+    return chain, parameter
+
+
+def _node(nodes: dict[str | None, ir.Node], name: str) -> ir.Node:
+    if name not in nodes:
+        message = f"layer '{name}' is not in the prepared model{nearest(name, [key or '' for key in nodes])}"
+        raise ExportError(message)
+    return nodes[name]

@@ -1,0 +1,261 @@
+"""Prove the two exported models against each other: layer by layer on equal codes in exact integers, and end to end.
+
+For each layer B is the greatest sum of ``|x'| |w_q| + |b_q|``. Where B <= 2**24 float32 holds every partial sum exactly and the
+fake-quant output must equal the integer computation bit for bit; where it is larger, within ``K * 2**-24 * B * deq``, K being the
+number of accumulated terms.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import inf, log10, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from calibrant.errors import CalibrantError, EmptyDataError, ExportError
+from calibrant.export.deploy_graph import DeployGraph
+from calibrant.export.fake_graph import FakeLayer, FakeReader, FakeRunner
+from calibrant.export.files import ExportedFiles
+from calibrant.export.integer_kernels import EXACT_FLOAT32
+from calibrant.export.integer_layers import Array, IntegerLayer, Quantizer
+from calibrant.export.interpreter import Interpreter, LayerRun, run_layer
+from calibrant.export.lint import Finding, lint_deploy
+from calibrant.export.report import LayerCheck, VerifyReport
+from calibrant.proto.record import RecordEntry, read_record
+from calibrant.quantizers.affine import code_range
+from calibrant.stats.events import Progress, no_progress
+
+Feeds = Mapping[str, Array]
+
+
+def verify_export(files: ExportedFiles, inputs: Sequence[Feeds], progress: Progress = no_progress) -> VerifyReport:
+    """Verify an export from its files.
+
+    Args:
+        files: where it stands.
+        inputs: feeds of one sample each, input name -> array with batch axis 1.
+        progress: told after each feed.
+
+    Returns:
+        The report; what is wrong is in it, nothing is raised for it.
+
+    Raises:
+        EmptyDataError: no inputs.
+        ExportError: a file is missing or unreadable.
+        DataError: inputs that do not fit the model.
+    """
+    if not inputs:
+        message = "verify: no samples; at least one is needed"
+        raise EmptyDataError(message)
+    if missing := files.missing():
+        message = f"verify: '{missing[0]}' is missing; export first"
+        raise ExportError(message)
+    deploy, record = _load(files.deploy), read_record(files.record)
+    findings = list(lint_deploy(deploy, record))
+    try:
+        comparison = _Comparison(Interpreter(deploy), files.fake_quant, {entry.key: entry for entry in record})
+    except CalibrantError as error:
+        findings.append(Finding("error", "models", str(error)))
+        return VerifyReport((), nan, len(inputs), tuple(findings))
+    for done, feeds in enumerate(inputs):
+        progress("verify", done, len(inputs))
+        comparison.feed(feeds)
+    progress("verify", len(inputs), len(inputs))
+    findings += comparison.findings
+    return VerifyReport(comparison.checks(), comparison.sqnr_db(), len(inputs), tuple(findings))
+
+
+class _Comparison:
+    """Both models, run feed by feed."""
+
+    def __init__(self, interpreter: Interpreter, fake_quant: Path, record: Mapping[str, RecordEntry]) -> None:
+        self._interpreter = interpreter
+        self._graph = interpreter.graph
+        reader = FakeReader(_load(fake_quant))
+        self._fakes = {
+            layer.name: reader.layer(layer.name, layer.bias_node, half=layer.half) for layer in interpreter.layers
+        }
+        self._runner = FakeRunner(fake_quant, list(self._fakes.values()))
+        self._tallies = {layer.name: _Tally(layer) for layer in interpreter.layers}
+        self._outputs = _Distance()
+        self.findings: list[Finding] = []
+        for layer in interpreter.layers:
+            constants = _constant_faults(self._graph, layer, self._fakes[layer.name], record.get(layer.name))
+            self._tallies[layer.name].fail(*constants)
+
+    def feed(self, feeds: Feeds) -> None:
+        """Compare both models on one feed."""
+        filled = _fill_batch(feeds, self._graph.model.graph)
+        self._runner.start(filled)
+        outputs = self._interpreter.run(filled, self._observe)
+        for name, expected in self._runner.outputs().items():
+            self._outputs.add(name, outputs[name], expected)
+
+    def checks(self) -> tuple[LayerCheck, ...]:
+        """Return the checks so far."""
+        return tuple(self._tallies[layer.name].check() for layer in self._interpreter.layers)
+
+    def sqnr_db(self) -> float:
+        """Return the least SQNR of an output so far."""
+        self.findings += self._outputs.findings
+        return self._outputs.least_db()
+
+    def _observe(self, done: LayerRun) -> None:
+        layer, tally = done.layer, self._tallies[done.layer.name]
+        source, data, output = self._runner.values(self._fakes[layer.name])
+        if not np.array_equal(self._graph.quantizer_of(layer).codes(source), data):
+            tally.fail("the fake-quant codes are not clip(rint(x * scale) + offset) - offset")
+        exact = done if np.array_equal(done.data, data) else run_layer(layer, data)
+        tally.compare(exact, output)
+
+
+class _Tally:
+    """One layer's comparison over all feeds."""
+
+    def __init__(self, layer: IntegerLayer) -> None:
+        self._layer = layer
+        self._failures: dict[str, None] = {}
+        self._greatest, self._measured, self._exact = 0.0, False, True
+        self._equal, self._worst, self._allowed = True, 0.0, 0.0
+
+    def fail(self, *failures: str) -> None:
+        """Note what is wrong, each thing once."""
+        self._failures.update(dict.fromkeys(failures))
+
+    def compare(self, exact: LayerRun, output: Array) -> None:
+        """Compare exact integers with the fake-quant output on the same codes."""
+        if not exact.fits_int32:
+            self.fail("an accumulator leaves int32")
+        if exact.output.shape != output.shape:
+            self.fail(f"shape {output.shape} in the fake-quant model, {exact.output.shape} in exact integers")
+            return
+        greatest = self._greatest_sum(exact.data)
+        equal = bool(np.array_equal(exact.output, output))
+        error = np.abs(exact.output.astype(np.float64) - output.astype(np.float64))
+        self._equal, self._worst = self._equal and equal, max(self._worst, float(error.max(initial=0)))
+        if greatest > EXACT_FLOAT32:
+            self._compare_inexact(error, greatest)
+        elif not equal:
+            self.fail(f"{np.mean(exact.output != output):.2%} of the outputs differ although float32 is exact here")
+
+    def check(self) -> LayerCheck:
+        """Return the row of the report."""
+        return LayerCheck(
+            layer=self._layer.name, op_type=self._layer.op_type, terms=self._layer.terms, greatest_sum=self._greatest,
+            measured=self._measured, exact=self._exact, bit_equal=self._equal, worst_error=self._worst,
+            allowed_error=self._allowed, failures=tuple(self._failures),
+        )  # fmt: skip
+
+    def _greatest_sum(self, data: Array) -> float:
+        greatest = self._layer.greatest_sum_bound(data)
+        if greatest > EXACT_FLOAT32:
+            greatest, self._measured = self._layer.greatest_sum(data), True
+        self._greatest = max(self._greatest, greatest)
+        self._exact = self._greatest <= EXACT_FLOAT32
+        return greatest
+
+    def _compare_inexact(self, error: Array, greatest: float) -> None:
+        scale = self._layer.dequant_scale.astype(np.float64)
+        allowed = self._layer.terms * 2.0**-24 * greatest * scale
+        self._allowed = max(self._allowed, float(allowed.max()))
+        if np.any(error > self._layer.along_channels(allowed, error.ndim)):
+            self.fail("an output is further from exact integers than K * 2^-24 * B * deq")
+
+
+class _Distance:
+    """Signal and noise of each output over all feeds."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[float, float]] = {}
+        self.findings: list[Finding] = []
+
+    def add(self, name: str, got: Any, expected: Any) -> None:
+        """Add one feed's output."""
+        if np.shape(got) != np.shape(expected):
+            message = f"shape {np.shape(expected)} from the fake-quant model, {np.shape(got)} from the deploy model"
+            self._fault("error", name, message)
+        elif not np.issubdtype(np.asarray(expected).dtype, np.floating):
+            if not np.array_equal(got, expected):
+                self._fault("warn", name, "an output of whole numbers or texts differs between the two models")
+        else:
+            self._add_float(name, np.asarray(got, np.float64), np.asarray(expected, np.float64))
+
+    def least_db(self) -> float:
+        """Return the least SQNR; infinite where nothing differs."""
+        return min((_decibels(signal, noise) for signal, noise in self._sums.values()), default=inf)
+
+    def _add_float(self, name: str, got: Array, expected: Array) -> None:
+        signal, noise = self._sums.get(name, (0.0, 0.0))
+        same = (got == expected) | (np.isnan(got) & np.isnan(expected))
+        difference = np.subtract(expected, got, out=np.zeros_like(got), where=~same)
+        finite = expected[np.isfinite(expected)]
+        self._sums[name] = signal + float(np.sum(finite**2)), noise + float(np.sum(difference**2))
+
+    def _fault(self, severity: Any, name: str, message: str) -> None:
+        finding = Finding(severity, name, message)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if noise == 0:
+        return inf
+    return -inf if signal == 0 else 10 * log10(signal / noise)
+
+
+def _constant_faults(graph: DeployGraph, layer: IntegerLayer, fake: FakeLayer, entry: RecordEntry | None) -> list[str]:
+    """Compare the constants of a layer in the deploy model, the fake-quant model and the record."""
+    quantizer = graph.quantizer_of(layer)
+    checks: list[tuple[bool, str]] = [
+        (_same(layer.weight, fake.weight), "the weight codes of the two models differ"),
+        (_same(layer.bias, fake.bias), "the bias codes of the two models differ"),
+        (_same(layer.dequant_scale, fake.dequant_scale), "the dequant scales of the two models differ"),
+        (quantizer.scale == fake.scale, "the data scales of the two models differ"),
+        (quantizer.offset == fake.offset, "the data offsets of the two models differ"),
+        (code_range(quantizer.bits) == fake.limits, "the code ranges of the two models differ"),
+        *_record_checks(quantizer, fake, entry),
+    ]
+    return [fault for holds, fault in checks if not holds]
+
+
+def _record_checks(quantizer: Quantizer, fake: FakeLayer, entry: RecordEntry | None) -> list[tuple[bool, str]]:
+    if entry is None or entry.scale_d is None:
+        return [(False, "the record has no entry for it")]
+    scale_d = np.float32(entry.scale_d)
+    words = (scale_d * np.asarray(entry.scale_w, np.float32)).astype(np.float32)
+    return [
+        (fake.scale == np.float32(1) / scale_d, "the fake-quant data scale is not float32(1 / scale_d) of the record"),
+        (fake.offset == entry.offset_d, "the fake-quant data offset is not that of the record"),
+        (_same(fake.dequant_scale, words), "the fake-quant dequant scales are not scale_d * scale_w of the record"),
+        (f"INT{quantizer.bits}" == (entry.act_type or "INT8"), "the data width is not that of the record"),
+    ]
+
+
+def _same(first: Array | None, second: Array | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return first.dtype == second.dtype and bool(np.array_equal(first, second))
+
+
+def _fill_batch(feeds: Feeds, graph: onnx.GraphProto) -> dict[str, Array]:
+    """Repeat a sample along axes of length 1 where the model's batch is a larger number."""
+    shapes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in graph.input}
+    return {name: _repeat(np.asarray(array), shapes.get(name, [])) for name, array in feeds.items()}
+
+
+def _repeat(array: Array, shape: Sequence[int]) -> Array:
+    if array.ndim != len(shape):
+        return array
+    for axis, (have, want) in enumerate(zip(array.shape, shape, strict=True)):
+        if have == 1 and want > 1:
+            array = np.repeat(array, want, axis=axis)
+    return array
+
+
+def _load(path: Path) -> onnx.ModelProto:
+    try:
+        return onnx.load(path)
+    except Exception as error:  # protobuf's DecodeError and onnx's own types have no common base
+        message = f"verify: '{path}' is no readable ONNX model ({error}); export again"
+        raise ExportError(message) from error
