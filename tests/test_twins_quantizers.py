@@ -133,6 +133,33 @@ def test_ifmr_options_reach_the_search(grid, percentile, asymmetric):
     assert float(fit.scale) == float(naive.ifmr_affine(search, fit.candidates.best).scale)
 
 
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("name", ["gaussian", "heavy tail", "relu6", "integers", "float16 extremes"])
+def test_exact_ifmr_reads_blocks_in_any_order(name, bits):
+    values, options = dataset(name), IfmrOptions(bits=bits)
+    histogram = LogLinearHistogram.from_values(values)
+    whole = fit_ifmr(histogram, options, values=values)
+    blocks = np.array_split(np.random.default_rng(3).permutation(values.ravel()), 7)
+    pieces = fit_ifmr(histogram, options, values=blocks)
+    assert whole.candidates is not None
+    assert pieces.candidates is not None
+    assert (pieces.loss, pieces.scale, pieces.candidates.best) == (whole.loss, whole.scale, whole.candidates.best)
+    assert pieces.candidates.loss.tolist() == whole.candidates.loss.tolist()
+
+
+@pytest.mark.parametrize("asymmetric", [True, False])
+@pytest.mark.parametrize("name", ["gaussian", "heavy tail", "bimodal", "relu6", "integers", "negative"])
+def test_exact_ifmr_finds_percentiles_that_the_extremes_do_not_reach(name, asymmetric):
+    values = dataset(name)
+    histogram = LogLinearHistogram(extremes_kept=20)
+    histogram.update(values)
+    fit = fit_ifmr(histogram, IfmrOptions(8, asymmetric, 0.9, 0.75), values=values)
+    search, losses, _ = naive.ifmr(values, 8, asymmetric, (0.9, 0.75))
+    assert fit.candidates is not None
+    np.testing.assert_array_equal(fit.candidates.scale, search.scales)
+    assert_first_least(losses, fit.candidates.best)
+
+
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", NON_FINITE)
 def test_values_that_are_no_numbers_are_refused(name, exact):
