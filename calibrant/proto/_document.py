@@ -178,9 +178,17 @@ def _explain(error: text_format.ParseError, walk: Walk, text: str, source: str, 
     culprit = next((field for field in walk.every if place in (field.value_place, field.place)), None)
     field = _resolve(descriptor, culprit.path) if culprit else None
     if culprit is None or field is None:
-        return located(source, place, f"not {kind.name}: {_reason(error)}")
+        return located(source, place, f"not {kind.name}: {_reason(error)}{_hint(text, walk)}")
     expected = _expectation(field)
     return located(source, place, f"{culprit.name}: {expected} is expected ({_reason(error)})")
+
+
+def _hint(text: str, walk: Walk) -> str:
+    if text.lstrip().startswith("{"):
+        return "; this looks like JSON, which is not read here"
+    if walk.unclosed is not None:
+        return f"; the block {walk.unclosed.name} of line {walk.unclosed.place.line} is not closed"
+    return ""
 
 
 def _reason(error: text_format.ParseError) -> str:

@@ -1,6 +1,7 @@
 """Text files that are written whole or not at all."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from calibrant.errors import ConfigError
@@ -21,4 +22,5 @@ def write_text(path: Path, text: str) -> None:
         message = f"{path}: cannot write: {error.strerror or error}"
         raise ConfigError(message) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # an error of its own would hide the first
+            partial.unlink()

@@ -150,7 +150,7 @@ class _Reader:
         start, end = _positive(section, "search_range_start"), _positive(section, "search_range_end")
         if start >= end:
             name = "search_range_start" if section.has("search_range_start") else "search_range_end"
-            text = f"the search range {start:g} to {end:g} is empty; search_range_start must be below search_range_end"
+            text = f"the search range {start} to {end} is empty; search_range_start must be below search_range_end"
             section.reject(name, text)
         return IfmrSettings(
             search_range_start=start,
@@ -167,18 +167,18 @@ class _Reader:
         width = Decimal(repr(end)) - Decimal(repr(start))
         if Decimal(repr(step)) > width:
             section.reject(
-                "search_step", f"search_step is {step:g}; at most the width of the range, {width}, is expected"
+                "search_step", f"search_step is {step}; at most the width of the range, {width}, is expected"
             )
         count = int(width / Decimal(repr(step))) + 1
         if count > MAX_CANDIDATES:
             section.reject(
-                "search_step", f"search_step {step:g} makes {count} candidates; at most {MAX_CANDIDATES} are tried"
+                "search_step", f"search_step {step} makes {count} candidates; at most {MAX_CANDIDATES} are tried"
             )
         if count > MANY_CANDIDATES:
             self._warn(
                 section,
                 "search_step",
-                f"search_step {step:g} makes {count} candidates, so the search is slow (default: 61)",
+                f"search_step {step} makes {count} candidates, so the search is slow (default: 61)",
             )
         return step
 
@@ -275,7 +275,7 @@ class _Reader:
 
 
 _READ_ONLY_SWITCHES: Final = {
-    "joint_quant": "the inputs of Add nodes get scales of their own",
+    "joint_quant": "the data of each layer gets a scale of its own",
     "weight_offset": "weights are quantized symmetrically, as the NPU needs it",
     "enable_auto_nuq": "all weights are quantized uniformly",
 }
@@ -301,28 +301,28 @@ def _number(section: Section, name: str) -> float:
 def _positive(section: Section, name: str) -> float:
     value = _number(section, name)
     if value <= 0:
-        section.reject(name, f"{name} is {value:g}; a number above 0 is expected")
+        section.reject(name, f"{name} is {value}; a number above 0 is expected")
     return value
 
 
 def _percentile(section: Section, name: str) -> float:
     value = _number(section, name)
     if not 0.5 < value <= 1:
-        section.reject(name, f"{name} is {value:g}; a number above 0.5 and at most 1 is expected")
+        section.reject(name, f"{name} is {value}; a number above 0.5 and at most 1 is expected")
     return value
 
 
 def _within(section: Section, name: str, low: float, high: float) -> float:
     value = _number(section, name)
     if not low <= value <= high:
-        section.reject(name, f"{name} is {value:g}; a number from {low:g} to {high:g} is expected")
+        section.reject(name, f"{name} is {value}; a number from {low} to {high} is expected")
     return value
 
 
 def _inside(section: Section, name: str, low: float, high: float) -> None:
     value = _number(section, name)
     if not low < value < high:
-        section.reject(name, f"{name} is {value:g}; a number between {low:g} and {high:g} is expected")
+        section.reject(name, f"{name} is {value}; a number between {low} and {high} is expected")
 
 
 def _one_of(section: Section, name: str, allowed: Sequence[int]) -> int:
@@ -343,5 +343,5 @@ def _check_ada(section: Section) -> None:
     start, end = _number(section, "beta_range_start"), _positive(section, "beta_range_end")
     if start <= end:
         section.reject(
-            "beta_range_start", f"beta_range_start is {start:g}; a number above beta_range_end, {end:g}, is expected"
+            "beta_range_start", f"beta_range_start is {start}; a number above beta_range_end, {end}, is expected"
         )

@@ -70,11 +70,13 @@ class Walk:
         self.fields: list[Field] = []
         self.every: list[Field] = []
         self.problem: SyntaxProblem | None = None
+        self.unclosed: Field | None = None  # the innermost block that the end of the text leaves open
         self._stream = _tokens(text)
         self._token, self._place = "", Place(1, 1)
         try:
             self._advance()
-            self._message(self.fields, (), end="")
+            while self._token:
+                self._field(self.fields, ())
         except SyntaxProblem as problem:
             self.problem = problem
 
@@ -87,11 +89,13 @@ class Walk:
         self._advance()
         return True
 
-    def _message(self, into: list[Field], path: tuple[str, ...], end: str) -> None:
+    def _block(self, block: Field, end: str) -> None:
+        self._advance()
         while self._token != end:
             if not self._token:
+                self.unclosed = block
                 raise SyntaxProblem(self._place, f"{end} is missing")
-            self._field(into, path)
+            self._field(block.children, block.path)
         self._advance()
 
     def _field(self, into: list[Field], path: tuple[str, ...]) -> None:
@@ -124,8 +128,7 @@ class Walk:
             return
         if len(path) > MAX_DEPTH:
             raise SyntaxProblem(self._place, f"messages nest deeper than {MAX_DEPTH}")
-        self._advance()
-        self._message(found.children, path, end)
+        self._block(found, end)
 
     def _scalar(self) -> None:
         if not self._token or self._token in "{}<>[]:,;":
