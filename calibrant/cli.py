@@ -246,16 +246,14 @@ def verify(
     """
     from calibrant import pipeline
     from calibrant.console import print_line, print_table, progress_bar
-    from calibrant.errors import ExportError
 
     with progress_bar() as progress:
         report = pipeline.verification(run, fit=fit, prefix=prefix, data=data, progress=progress)
     print_table(report.frame())
-    print_line("sqnr_db", report.sqnr_db)
-    print_line("findings", len(report.findings))
-    if not report.passed:
-        message = f"verify fails: {report.first_failure()}"
-        raise ExportError(message)
+    for finding in report.findings:
+        print_line("finding", finding)
+    print_line("verified", report.summary())
+    pipeline.require_passed(report)
 
 
 @app.command()

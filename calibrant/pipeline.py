@@ -20,7 +20,7 @@ from calibrant.stats.events import Event, Progress, no_progress
 from calibrant.stats.run import FitRecord, Run, RunInfo, create_run, is_run, open_run, remove_run
 
 if TYPE_CHECKING:
-    from calibrant.export.verify import VerifyReport
+    from calibrant.export.report import VerifyReport
     from calibrant.ingest.data import Data, DataSource
     from calibrant.ingest.model import PreparedModel
     from calibrant.proto.simple_config import QuantConfig
@@ -92,11 +92,11 @@ def _differences(info: RunInfo, wanted: RunInfo) -> list[str]:
 
 def _reuse(path: Path, wanted: RunInfo, source: "DataSource", limit: int | None) -> Run:
     """Open an existing run that has the content asked for, or say what differs."""
-    from calibrant.ingest.data import source_fingerprint
+    from calibrant.ingest.data import fingerprint
 
     run = open_run(path)
     if wanted.model_hash == run.info.model_hash:
-        wanted = replace(wanted, data_fingerprint=source_fingerprint(source, limit))
+        wanted = replace(wanted, data_fingerprint=fingerprint(source, limit))
     else:
         wanted = replace(wanted, data_fingerprint=run.info.data_fingerprint)
     if differences := _differences(run.info, wanted):
@@ -263,8 +263,8 @@ def stats(run: "PathLike | Run", *, progress: Progress = no_progress) -> Run:
     Raises:
         RunError: the run kept only statistics.
     """
-    from calibrant.ingest.capture import recompute_statistics
     from calibrant.ingest.model import load_prepared
+    from calibrant.ingest.recompute import recompute_statistics
 
     opened = open_run(run)
     seconds = dict(opened.info.seconds)
@@ -429,10 +429,21 @@ def verify(
         ExportError: the models differ, a rule is broken, or the export is missing; the message names the first layer.
     """
     report = verification(run, fit=fit, prefix=prefix, data=data, progress=progress)
-    if not report.passed:
-        message = f"verify fails: {report.first_failure()}"
-        raise ExportError(message)
+    require_passed(report)
     return report
+
+
+def require_passed(report: "VerifyReport") -> None:
+    """Raise an error that names the first fault of a report that did not pass.
+
+    Raises:
+        ExportError: the report did not pass.
+    """
+    if failures := report.failures():
+        first = failures[0].removeprefix("error: ")
+        more = f" (and {len(failures) - 1} more; see calibrant verify RUN)" if len(failures) > 1 else ""
+        message = f"verify fails: {first}{more}"
+        raise ExportError(message)
 
 
 def verification(
@@ -456,9 +467,17 @@ def verification(
     seconds = dict(opened.info.seconds)
     with _timed(seconds, "verify"):
         report = verify_export(export_files(place), _verify_inputs(opened, data), progress)
-    opened.replace_events(["verify"], fit, report.events())
+    opened.replace_events(["verify"], fit, _verify_events(report))
     opened.update_info(seconds=seconds)
     return report
+
+
+def _verify_events(report: "VerifyReport") -> list[Event]:
+    found = [Event("verify", finding.severity, finding.message, layer=finding.where) for finding in report.findings]
+    failed = [
+        Event("verify", "error", failure, layer=check.layer) for check in report.layers for failure in check.failures
+    ]
+    return [*found, *failed, Event("verify", "info", report.summary())]
 
 
 def _verify_inputs(run: Run, data: "Data | None") -> "list[dict[str, Any]]":
