@@ -1,0 +1,120 @@
+"""Rows of a tensor folded into its statistics; capture and recomputation share this and the tables made from it."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from calibrant.ingest.model import CapturedTensor, PreparedModel, initializer_value
+from calibrant.ingest.runner import Rows
+from calibrant.ingest.samples import Array
+from calibrant.stats.captures import CONSTANT_SAMPLE
+from calibrant.stats.collector import TensorStatistics
+from calibrant.stats.histogram import CountScratch
+from calibrant.stats.tables import SCHEMAS, conform, empty_frame, write_frame
+from calibrant.stats.weights import channels_first, weight_frame
+
+
+def _digest(array: Array) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, digest_size=16).digest()
+
+
+class TensorFold:
+    """What a run knows of one captured tensor: its statistics, its type and its largest shape.
+
+    A tensor without a sample axis is counted once for each value that it takes, so that grouping changes nothing.
+
+    Args:
+        tensor: what is observed.
+        sample_axis: the model's axis that holds the samples, or None.
+
+    Attributes:
+        statistics: folded so far.
+        dtype: name, once rows came.
+        rank: of a sample's own array.
+        largest_shape: the largest own array's shape.
+    """
+
+    def __init__(self, tensor: CapturedTensor, sample_axis: int | None) -> None:
+        self.tensor = tensor
+        self.sample_axis = sample_axis
+        self.dtype = "float32"
+        self.rank = 0
+        self.largest_shape: tuple[int, ...] = ()
+        axis = tensor.channel_axis
+        self.statistics = TensorStatistics(tensor.tensor_id, channel_axis=axis + 1 if axis >= 0 else axis)
+        self._constants: set[bytes] = set()
+
+    @property
+    def constant_values(self) -> int:
+        """How many different values a tensor without sample axis took."""
+        return len(self._constants)
+
+    def fold(self, rows: Rows, scratch: CountScratch) -> pl.DataFrame:
+        """Fold rows in and return their rows of the `samples` table."""
+        values = rows.values if rows.values.flags.writeable else rows.values.copy()  # one compiled signature, not two
+        shape = values.shape[1:]
+        self.dtype, self.rank = values.dtype.name, len(shape)
+        self.largest_shape = max(self.largest_shape, shape, key=_by_size)
+        return self.statistics.update(values, rows.samples, scratch=scratch)
+
+    def is_new(self, rows: Rows) -> bool:
+        """Return whether rows have to be counted: always, but for a constant that was counted before."""
+        if rows.samples[0] != CONSTANT_SAMPLE:
+            return True
+        digest = _digest(rows.values)
+        is_new = digest not in self._constants
+        self._constants.add(digest)
+        return is_new
+
+    def _channel_axis(self) -> int | None:
+        axis = self.tensor.channel_axis
+        resolved = axis if axis >= 0 else self.rank + axis
+        return resolved if 0 <= resolved < self.rank else None
+
+    def table_row(self) -> dict[str, object]:
+        """Return the tensor's row of the `tensors` table."""
+        tensor = self.tensor
+        return {
+            "tensor_id": tensor.tensor_id, "tensor": tensor.name, "dtype": self.dtype, "rank": self.rank,
+            "sample_axis": self.sample_axis, "channel_axis": self._channel_axis(), "producer": tensor.producer,
+            "is_input": tensor.is_input, **self.statistics.counters(),
+        }  # fmt: skip
+
+
+def _by_size(shape: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    return (int(np.prod(shape, dtype=np.int64)) if shape else -1), shape
+
+
+def _joined(table: str, frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat([empty_frame(table), *(conform(table, frame) for frame in frames)])
+
+
+def weights_table(prepared: PreparedModel) -> pl.DataFrame:
+    """Return the `weights` table: the output channels of every quantizable layer's weight."""
+    layers = [layer for layer in prepared.layers if layer.quantizable and layer.weight is not None]
+    frames = []
+    for layer in layers:
+        weight = initializer_value(prepared, str(layer.weight))
+        frames.append(weight_frame(layer.layer_id, channels_first(weight, layer.op_type, layer.groups)))
+    return _joined("weights", frames)
+
+
+def statistics_tables(folds: Sequence[TensorFold], prepared: PreparedModel) -> Mapping[str, pl.DataFrame]:
+    """Return the tables of everything folded, sorted by their ids; `samples` is written as it comes."""
+    statistics = [fold.statistics for fold in folds]
+    return {
+        "tensors": pl.DataFrame([fold.table_row() for fold in folds], schema=SCHEMAS["tensors"]),
+        "histograms": _joined("histograms", (s.histogram_frame() for s in statistics)),
+        "extremes": _joined("extremes", (s.extremes_frame() for s in statistics)),
+        "channels": _joined("channels", (s.channels_frame() for s in statistics)),
+        "weights": weights_table(prepared),
+    }
+
+
+def write_tables(tables: Mapping[str, pl.DataFrame], folder: Path) -> None:
+    """Write tables into a run folder, each whole or not at all."""
+    for name, frame in tables.items():
+        write_frame(name, frame, folder / "tables" / f"{name}.parquet")

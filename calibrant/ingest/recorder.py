@@ -1,0 +1,227 @@
+"""Statistics and Parquet writing on threads beside the inference, at most two batches in flight."""
+
+import shutil
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
+from typing import Final, Self
+
+import numpy as np
+import polars as pl
+
+from calibrant.errors import DataError
+from calibrant.ingest.batches import Batch
+from calibrant.ingest.fold import TensorFold
+from calibrant.ingest.model import CapturedTensor
+from calibrant.ingest.runner import Rows
+from calibrant.ingest.sample_axis import Layout
+from calibrant.ingest.samples import Sample
+from calibrant.ingest.writer import CaptureWriter, SamplesWriter, row_group_bytes
+from calibrant.stats.captures import CaptureInfo, capture_folder
+from calibrant.stats.histogram import CountScratch
+
+THREADS: Final = 2
+_FIXED_LIST_LIMIT: Final = 2**31 - 1  # Arrow's fixed-size lists count in int32
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A batch whose statistics are being folded."""
+
+    batch: Batch
+    tasks: Sequence["Future[list[pl.DataFrame]]"]
+
+
+class ScratchPool:
+    """Hands each thread a counting table of its own."""
+
+    def __init__(self, size: int) -> None:
+        self._free: SimpleQueue[CountScratch] = SimpleQueue()
+        for _ in range(size):
+            self._free.put(CountScratch())
+
+    def take(self) -> CountScratch:
+        """Take a table; there is one for every thread."""
+        return self._free.get()
+
+    def give_back(self, scratch: CountScratch) -> None:
+        """Return it."""
+        self._free.put(scratch)
+
+
+def static_shape(tensor: CapturedTensor, layout: Layout, own: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the shape of every sample where the model fixes all axes but the batch axis, else None.
+
+    Example:
+        >>> from calibrant.ingest.sample_axis import Kind
+        >>> tensor = CapturedTensor(0, "x", "", True, 1, ("N", 3, 8))
+        >>> static_shape(tensor, Layout(Kind.SPLIT, 0), (1, 3, 8))
+        (1, 3, 8)
+    """
+    declared = tensor.shape
+    if declared is None or len(declared) != len(own):
+        return None
+    is_merged = layout.axis is not None and own[layout.axis] != 1
+    others = [size for axis, size in enumerate(declared) if axis != layout.axis]
+    is_static = all(isinstance(size, int) for size in others) and not is_merged
+    return own if is_static and np.prod(own, dtype=np.int64) <= _FIXED_LIST_LIMIT else None
+
+
+class TensorRecorder:
+    """Folds and writes the rows of one tensor, one batch after the other."""
+
+    def __init__(self, folder: Path, tensor: CapturedTensor, layout: Layout, group_bytes: int | None) -> None:
+        self.statistics = TensorFold(tensor, layout.axis)
+        self._folder = folder
+        self._layout = layout
+        self._group_bytes = group_bytes
+        self._writer: CaptureWriter | None = None
+
+    def record(self, parts: Sequence[Rows], scratch: CountScratch) -> list[pl.DataFrame]:
+        """Return the tensor's rows of the `samples` table for a batch."""
+        frames = []
+        for rows in parts:
+            if not self.statistics.is_new(rows):
+                continue
+            frames.append(self.statistics.fold(rows, scratch))
+            if self._group_bytes is not None:
+                self._write(rows, self._group_bytes)
+        return frames
+
+    def _write(self, rows: Rows, group_bytes: int) -> None:
+        if self._writer is None:
+            self._writer = CaptureWriter(self._folder, self.statistics.tensor.tensor_id, self._info(rows), group_bytes)
+        self._writer.append(rows.samples, rows.values)
+
+    def _info(self, rows: Rows) -> CaptureInfo:
+        tensor, own = self.statistics.tensor, rows.values.shape[1:]
+        shape = static_shape(tensor, self._layout, own)
+        return CaptureInfo(tensor.name, rows.values.dtype.name, len(own), self._layout.axis, shape)
+
+    def close(self) -> None:
+        """Finish the Parquet file."""
+        if self._writer:
+            self._writer.close()
+
+    def abandon(self) -> None:
+        """Drop the Parquet file."""
+        if self._writer:
+            self._writer.abandon()
+        shutil.rmtree(capture_folder(self._folder, self.statistics.tensor.tensor_id), ignore_errors=True)
+
+
+class Recorder:
+    """Folds batches on two threads; used as a context, it leaves no file behind when the capture fails.
+
+    Args:
+        folder: the run folder.
+        tensors: what is captured.
+        layouts: where each tensor holds its samples.
+        keep_raw: whether activations are written.
+
+    Attributes:
+        seconds: what the threads spent, summed.
+    """
+
+    def __init__(
+        self, folder: Path, tensors: Sequence[CapturedTensor], layouts: Sequence[Layout], *, keep_raw: bool
+    ) -> None:
+        group_bytes = row_group_bytes(len(tensors)) if keep_raw else None
+        self.seconds = 0.0
+        self._tensors = [TensorRecorder(folder, *pair, group_bytes) for pair in zip(tensors, layouts, strict=True)]
+        self._samples_folder = folder / "tables" / "samples"
+        self._samples = SamplesWriter(self._samples_folder)
+        self._scratches = ScratchPool(THREADS)
+        self._lock = Lock()
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="calibrant-fold")
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Stop the threads; after an error or an interrupt nothing stays."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        if kind is not None:
+            for tensor in self._tensors:
+                tensor.abandon()
+            shutil.rmtree(self._samples_folder, ignore_errors=True)
+
+    @property
+    def folds(self) -> list[TensorFold]:
+        """The statistics, by tensor_id."""
+        return [tensor.statistics for tensor in self._tensors]
+
+    def start(self, batch: Batch, rows: Sequence[Sequence[Rows]]) -> InFlight:
+        """Begin to fold a batch; the batch before it must be finished, since a tensor's rows go in order."""
+        work = sorted(range(len(rows)), key=lambda t: -sum(part.values.nbytes for part in rows[t]))
+        tasks = {
+            t: self._pool.submit(self._record, t, rows[t]) for t in work
+        }  # largest first: both threads end together
+        return InFlight(batch, [tasks[t] for t in range(len(rows))])
+
+    def _record(self, tensor_id: int, parts: Sequence[Rows]) -> list[pl.DataFrame]:
+        started, scratch = time.perf_counter(), self._scratches.take()
+        try:
+            return self._tensors[tensor_id].record(parts, scratch)
+        finally:
+            self._scratches.give_back(scratch)
+            with self._lock:
+                self.seconds += time.perf_counter() - started
+
+    def finish(self, flight: InFlight) -> None:
+        """Wait for a batch.
+
+        Raises:
+            DataError: a value is NaN or infinite.
+        """
+        frames = [task.result() for task in flight.tasks]
+        refuse_non_finite(frames, flight.batch, [fold.tensor for fold in self.folds])
+        for tensor_frames in frames:
+            self._samples.append(tensor_frames)
+
+    def close(self) -> None:
+        """Finish all files."""
+        self._samples.close()
+        for tensor in self._tensors:
+            tensor.close()
+
+
+def refuse_non_finite(
+    frames: Sequence[Sequence[pl.DataFrame]], batch: Batch, tensors: Sequence[CapturedTensor]
+) -> None:
+    """Refuse the first sample with NaN or infinity, naming its first tensor in topological order.
+
+    Args:
+        frames: rows of the `samples` table, by tensor_id.
+        batch: whose samples they are.
+        tensors: by tensor_id.
+
+    Raises:
+        DataError: naming tensor, node, sample and count.
+    """
+    found = []
+    for tensor_id, parts in enumerate(frames):
+        for frame in parts:
+            bad = frame.filter(pl.col("n_nan") + pl.col("n_inf") > 0).select("sample", "n_nan", "n_inf")
+            found += [(sample, tensor_id, n_nan, n_inf) for sample, n_nan, n_inf in bad.iter_rows()]
+    if found:
+        number, tensor_id, n_nan, n_inf = min(found)
+        sample = batch.samples[max(number - batch.first, 0)]
+        raise _non_finite(tensors[tensor_id], number, sample, n_nan, n_inf)
+
+
+def _non_finite(tensor: CapturedTensor, number: int, sample: Sample, n_nan: int, n_inf: int) -> DataError:
+    node = "a model input" if tensor.is_input else f"of node '{tensor.producer}'"
+    counts = [f"{n_nan} NaN"] * (n_nan > 0) + [f"{n_inf} infinit{'y' if n_inf == 1 else 'ies'}"] * (n_inf > 0)
+    where = f"in sample {number} ({sample.place})" if number >= 0 else "in all samples"
+    advice = (
+        "remove the sample, or correct it"
+        if tensor.is_input
+        else "remove the sample, or change the model before this node"
+    )
+    return DataError(f"tensor '{tensor.name}' {node}: {' and '.join(counts)} {where}; no scale can hold that: {advice}")

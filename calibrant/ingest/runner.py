@@ -1,0 +1,162 @@
+"""Batches through the model: each captured tensor comes back as rows, one for each sample."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrant.errors import DataError
+from calibrant.ingest.batches import Batch, fixed_batch, join
+from calibrant.ingest.model import CapturedTensor, ModelInput
+from calibrant.ingest.sample_axis import Kind, Layout, Probe, RunModel, equal_bits
+from calibrant.ingest.samples import Array, Sample
+from calibrant.ingest.session import InferenceError
+from calibrant.stats.captures import CONSTANT_SAMPLE
+from calibrant.stats.events import Event
+
+BatchForm = tuple[tuple[tuple[str, tuple[int, ...]], ...], int]  # shapes of the inputs, and samples in the batch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Neighbouring samples of one tensor whose own arrays have equal shapes.
+
+    Attributes:
+        samples: their numbers, or (-1,) where the tensor is the same for all samples.
+        values: shape (n, ...): own arrays (batch axis of size 1 kept), stacked, contiguous.
+    """
+
+    samples: Sequence[int]
+    values: Array
+
+
+def _stacked(first: int, arrays: Sequence[Array]) -> list[Rows]:
+    """Stack own arrays as far as neighbours have equal shapes."""
+    groups: list[list[Array]] = []
+    for array in arrays:
+        if groups and groups[-1][0].shape == array.shape:
+            groups[-1].append(array)
+        else:
+            groups.append([array])
+    rows = []
+    for group in groups:
+        rows.append(Rows(range(first, first + len(group)), np.stack(group)))
+        first += len(group)
+    return rows
+
+
+def _form(samples: Sequence[Sample]) -> BatchForm:
+    return tuple(sorted(samples[0].shapes.items())), len(samples)
+
+
+class BatchRunner:
+    """Runs batches as the probe allows.
+
+    The first batch of every form (input shapes and number of samples) is checked once more against its first sample alone, since
+    onnxruntime chooses its kernels by size; a form whose bits differ runs one sample at a time.
+
+    Args:
+        run: gives the captured tensors of a feed, by tensor_id.
+        inputs: of the model.
+        tensors: what is captured.
+        probe: the layouts, and whether samples have to run alone.
+
+    Attributes:
+        events: what happened beyond the probe.
+    """
+
+    def __init__(
+        self, run: RunModel, inputs: Sequence[ModelInput], tensors: Sequence[CapturedTensor], probe: Probe
+    ) -> None:
+        self.events: list[Event] = []
+        self._run = run
+        self._inputs = inputs
+        self._tensors = tensors
+        self._layouts = probe.layouts
+        self._one_by_one = probe.one_by_one
+        self._fixed = fixed_batch(inputs)
+        self._checked: set[BatchForm] = set()
+        self._alone: set[BatchForm] = set()
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether any samples had to run one at a time."""
+        return self._one_by_one or bool(self._alone)
+
+    def rows(self, batch: Batch) -> list[list[Rows]]:
+        """Return the rows of every tensor, by tensor_id.
+
+        Raises:
+            DataError: onnxruntime refuses the samples.
+        """
+        try:
+            return self._rows_together(batch) or self._rows_alone(batch)
+        except InferenceError as error:
+            raise refused(error, batch.first, batch.samples) from error
+
+    def _rows_together(self, batch: Batch) -> list[list[Rows]] | None:
+        """Run all samples at once; None where the bits could depend on that."""
+        form = _form(batch.samples)
+        if self._one_by_one or form in self._alone:
+            return None
+        arrays = self._run(join(batch.samples, self._inputs, self._fixed))
+        if not self._can_split(arrays, len(batch.samples)):
+            self._leave(form, "a tensor does not divide into the samples of its batch")
+            return None
+        rows = [self._split(*pair, batch) for pair in zip(self._layouts, arrays, strict=True)]
+        if not self._is_confirmed(form, batch, rows):
+            self._leave(form, "last bits differ from those of a sample alone")
+            return None
+        return rows
+
+    def _count(self, samples: int) -> int:
+        return self._fixed or samples
+
+    def _can_split(self, arrays: Sequence[Array], samples: int) -> bool:
+        count = self._count(samples)
+        pairs = zip(self._layouts, arrays, strict=True)
+        return count == 1 or all(x.kind is Kind.CONSTANT or x.can_split(a.shape, count) for x, a in pairs)
+
+    def _split(self, layout: Layout, array: Array, batch: Batch) -> list[Rows]:
+        if layout.kind is Kind.CONSTANT:
+            return [Rows((CONSTANT_SAMPLE,), array[None])]
+        count = self._count(len(batch.samples))
+        rows = array[None] if count == 1 else layout.split(array, count)[: len(batch.samples)]
+        return [Rows(batch.numbers, rows)]
+
+    def _is_confirmed(self, form: BatchForm, batch: Batch, rows: Sequence[Sequence[Rows]]) -> bool:
+        """Compare the first sample with itself alone, once for each form."""
+        if len(batch.samples) == 1 or self._fixed or form in self._checked:
+            return True
+        self._checked.add(form)
+        alone = self._run(batch.samples[0].values)
+        return all(equal_bits(found[0].values[0], array) for found, array in zip(rows, alone, strict=True))
+
+    def _leave(self, form: BatchForm, reason: str) -> None:
+        if not self._alone:
+            message = f"batches of {form[1]}: {reason}; their samples run one at a time, so that the batch size changes nothing"
+            self.events.append(Event("capture", "info", message))
+        self._alone.add(form)
+
+    def _rows_alone(self, batch: Batch) -> list[list[Rows]]:
+        arrays = [self._own_arrays(sample) for sample in batch.samples]
+        return [self._stack(layout, batch, [a[t] for a in arrays]) for t, layout in enumerate(self._layouts)]
+
+    def _own_arrays(self, sample: Sample) -> list[Array]:
+        """Run one sample alone; where the batch is fixed, in a batch of itself."""
+        arrays = self._run(join([sample], self._inputs, self._fixed))
+        if self._fixed in (None, 1):
+            return arrays
+        pairs = zip(self._layouts, arrays, strict=True)
+        return [x.split(a, self._fixed)[0] if x.can_split(a.shape, self._fixed) else a for x, a in pairs]
+
+    def _stack(self, layout: Layout, batch: Batch, arrays: Sequence[Array]) -> list[Rows]:
+        if layout.kind is Kind.CONSTANT:
+            return [Rows((CONSTANT_SAMPLE,), array[None]) for array in arrays]
+        return _stacked(batch.first, arrays)
+
+
+def refused(error: InferenceError, first: int, samples: Sequence[Sample]) -> DataError:
+    """Return the error of samples that onnxruntime refuses to run."""
+    which = f"sample {first}" if len(samples) == 1 else f"samples {first} to {first + len(samples) - 1}"
+    return DataError(f"{which} ({samples[0].place}): onnxruntime cannot run the model on it: {error}")

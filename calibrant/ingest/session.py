@@ -1,0 +1,122 @@
+"""One onnxruntime session that exposes the tensors a run observes, and nothing else."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+from calibrant.errors import ModelError
+from calibrant.ingest.model import CapturedTensor
+from calibrant.ingest.samples import Array
+
+SESSION_ERRORS: Final = (
+    state.EPFail, state.Fail, state.InvalidArgument, state.InvalidGraph, state.InvalidProtobuf, state.NotImplemented,
+    state.RuntimeException,
+)  # fmt: skip
+ERRORS_ONLY: Final = 3  # onnxruntime's log level: its warnings speak of its own optimizations
+CAPTURED_DTYPES: Final = (np.dtype(np.float32), np.dtype(np.float16))
+
+
+class InferenceError(ModelError):
+    """Onnxruntime refused a feed that fits the model's declared inputs."""
+
+
+def _expose(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """Make these values the only outputs and drop what they do not need."""
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    model.graph.outputs[:] = [values[name] for name in names]
+    RemoveUnusedNodesPass()(model)
+    return model
+
+
+def _has_external_data(model: ir.Model) -> bool:
+    return any(isinstance(value.const_value, ir.ExternalTensor) for value in model.graph.initializers.values())
+
+
+@contextmanager
+def _session_source(path: Path, names: Sequence[str]) -> Iterator[bytes | str]:
+    """Give the exposing model as onnxruntime takes it: bytes, or a file beside its external data."""
+    model = _expose(ir.load(path), names)
+    if not _has_external_data(model):
+        yield ir.to_proto(model).SerializeToString()
+        return
+    beside = path.with_name(f".{path.stem}.{os.getpid()}.exposing.onnx")
+    try:
+        ir.save(model, beside)
+        yield str(beside)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def session_options() -> Any:
+    """Return the options of every capture session.
+
+    Serial execution and the extended optimizations: the layout optimizations of the level above choose their blocks
+    by CPU, and reorder every exposed tensor (docs/decisions/0005-capture-session.md).
+    """
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.use_deterministic_compute = True
+    options.log_severity_level = ERRORS_ONLY
+    return options
+
+
+class ActivationSession:
+    """Runs the prepared model and returns every captured tensor.
+
+    Args:
+        path: the prepared model; external data lies beside it.
+        tensors: what to return, by tensor_id.
+
+    Raises:
+        ModelError: onnxruntime cannot load the model.
+    """
+
+    def __init__(self, path: Path, tensors: Sequence[CapturedTensor]) -> None:
+        self._tensors = tensors
+        self._exposed = [tensor.name for tensor in tensors if not tensor.is_input]
+        self._session = self._load(path) if self._exposed else None
+
+    def _load(self, path: Path) -> Any:
+        try:
+            with _session_source(path, self._exposed) as source:
+                return onnxruntime.InferenceSession(source, session_options(), providers=["CPUExecutionProvider"])
+        except SESSION_ERRORS as error:
+            message = f"{path}: onnxruntime cannot load the prepared model: {_one_line(error)}"
+            raise ModelError(message) from error
+
+    def run(self, feed: Mapping[str, Array]) -> list[Array]:
+        """Return the captured tensors of one feed, by tensor_id; graph inputs come from the feed itself.
+
+        Raises:
+            InferenceError: onnxruntime refuses the feed.
+            ModelError: a captured tensor is neither float32 nor float16.
+        """
+        outputs = dict(zip(self._exposed, self._outputs(feed), strict=True))
+        arrays = [feed[tensor.name] if tensor.is_input else outputs[tensor.name] for tensor in self._tensors]
+        for tensor, array in zip(self._tensors, arrays, strict=True):
+            if array.dtype not in CAPTURED_DTYPES:
+                message = f"tensor '{tensor.name}' is {array.dtype}, expected float32 or float16; its layer cannot be quantized"
+                raise ModelError(message)
+        return arrays
+
+    def _outputs(self, feed: Mapping[str, Array]) -> list[Array]:
+        if self._session is None:
+            return []
+        try:
+            outputs: list[Array] = self._session.run(self._exposed, dict(feed))
+        except SESSION_ERRORS as error:
+            raise InferenceError(_one_line(error)) from error
+        return outputs
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
