@@ -49,8 +49,8 @@ def _left(graph: ir.Graph) -> list[Event]:
     if not left:
         return []
     message = (
-        f"{len(left)} BatchNormalization nodes stay (first '{left[0].name}'): only one in inference form that alone consumes a "
-        "convolution with constant weights, not in skip_fusion_layers, is fused"
+        f"BatchNormalization left in place: {len(left)} (first '{left[0].name}'); fused is one in inference form that alone "
+        "consumes a convolution with constant weights which skip_fusion_layers does not name"
     )
     return [Event("ingest", "info", message, str(left[0].name))]
 

@@ -78,8 +78,9 @@ def _copy(graph: ir.Graph, node: ir.Node, position: int, names: UniqueNames) -> 
 
 
 def _copied(value: ir.Value, layers: list[str]) -> Event:
-    message = f"'{value.name}' is shared; {len(layers)} layers got a copy of their own: {', '.join(layers[:3])}"
-    return Event("ingest", "info", message + (", ..." if len(layers) > 3 else ""), layers[0])
+    count = "1 layer got a copy of its own" if len(layers) == 1 else f"{len(layers)} layers got copies of their own"
+    names = ", ".join(layers[:3]) + (", ..." if len(layers) > 3 else "")
+    return Event("ingest", "info", f"'{value.name}' is shared; {count}: {names}", layers[0])
 
 
 def normalise_products(model: ir.Model) -> None:
