@@ -471,7 +471,7 @@ def test_subgraphs_are_left_alone(tmp_path: Path) -> None:
     feeds: Feeds = {"x": models.normal(2, 3, 8, 8, seed=3), "sr": np.array(16000)}
     assert_same_outputs(proto, prepared, tmp_path, feeds)
     assert [layer.name for layer in prepared.layers] == ["outside"]
-    assert any(event.message == "2 layers lie inside If 'choose'; they stay in float" for event in prepared.events)
+    assert any(event.message == "2 layers lie inside If 'choose'; left in float" for event in prepared.events)
 
 
 LEAST_LAYERS = {

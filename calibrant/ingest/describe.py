@@ -51,23 +51,27 @@ def _require_layers(model: ir.Model, found: Sequence[Layer]) -> None:
     if hidden:
         message = f"no layer to quantize: {hidden}"
     elif reasons:
-        message = f"no layer to quantize: {len(found)} candidates, all refused; {'; '.join(reasons)}"
+        message = f"no layer to quantize: {_refused(len(found))}; {'; '.join(reasons)}"
     else:
         types = ", ".join(sorted({node.op_type for node in model.graph}))
         message = f"no layer to quantize: the model has none of {', '.join(LAYER_TYPES[:-1])}, only {types}"
     raise ModelError(message)
 
 
+def _refused(count: int) -> str:
+    return "1 candidate refused" if count == 1 else f"{count} candidates, all refused"
+
+
 def _layer_events(model: ir.Model, layers: Sequence[Layer]) -> list[Event]:
     events = [
-        Event("ingest", "info", f"{text}; they stay in float", where)
-        for where, text in layers_in_subgraphs(model.graph)
+        Event("ingest", "info", f"{text}; left in float", where) for where, text in layers_in_subgraphs(model.graph)
     ]
     flat = [layer for layer in layers if layer.quantizable and _is_undocumented(layer)]
     if flat:
+        types = " and ".join(sorted({layer.op_type for layer in flat}))
         message = (
-            f"{len(flat)} {' and '.join(sorted({layer.op_type for layer in flat}))} layers have a kernel that AMCT's documentation "
-            f"for ONNX excludes (1-D, or 3-D transposed) though its graph checks take them; they are quantized (first '{flat[0].name}')"
+            f"{types} with a kernel that AMCT's documentation for ONNX excludes (1-D, or 3-D transposed) but its graph checks "
+            f"take: {len(flat)}, quantized (first '{flat[0].name}')"
         )
         events.append(Event("ingest", "info", message, flat[0].name))
     return events

@@ -97,12 +97,23 @@ def _first_line(error: BaseException) -> str:
 
 def _external_files(path: Path, model: ir.Model) -> list[Path]:
     tensors = [t for graph in model.graphs() for t in graph.initializers.tensors() if isinstance(t, ir.ExternalTensor)]
-    files = sorted({Path(tensor.path) for tensor in tensors})
-    for file in files:
-        if not file.is_file():
-            message = f"model {path}: its external data {file.name} is missing; put the file beside the model"
-            raise ModelError(message)
-    return files
+    for tensor in tensors:
+        _check_external(path, tensor)
+    return sorted({Path(tensor.path) for tensor in tensors})
+
+
+def _check_external(path: Path, tensor: ir.ExternalTensor) -> None:
+    file = Path(tensor.path)
+    if not file.is_file():
+        message = f"model {path}: its external data {file.name} is missing; put the file beside the model"
+        raise ModelError(message)
+    end = (tensor.offset or 0) + tensor.nbytes
+    if file.stat().st_size < end:
+        size = file.stat().st_size
+        message = (
+            f"model {path}: its external data {file.name} is too short ({size} bytes; '{tensor.name}' ends at {end})"
+        )
+        raise ModelError(message)
 
 
 def _check_values(path: Path, model: ir.Model) -> None:

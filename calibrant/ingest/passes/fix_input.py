@@ -1,7 +1,7 @@
 """Turn an input into a constant, compute what follows from it, and inline the branch of an If that becomes certain."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,12 +87,12 @@ def parse_value(value: ir.Value, text: str) -> Array:
         ModelError: the text is not of the input's type or shape.
     """
     dtype = _dtype(value)
-    shape = [dim if isinstance(dim, int) else None for dim in value.shape] if value.shape is not None else None
+    shape = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
     where = f"--fix-input {value.name}={text}: input '{value.name}' is {dtype} of shape {_written(shape)}"
     array = _typed(_json(text, where), dtype, where)
     if shape is None or _fits(array.shape, shape):
         return array
-    static = [size for size in shape if size is not None]
+    static = [size for size in shape if isinstance(size, int)]
     if array.ndim == 0 and len(static) == len(shape):
         return np.full(static, array)
     message = f"{where}, the value has shape {list(array.shape)}; write a list of that shape"
@@ -119,7 +119,8 @@ def _json(text: str, where: str) -> Any:
 def _typed(parsed: Any, dtype: np.dtype[Any], where: str) -> Array:
     try:
         array = np.asarray(parsed)
-        typed = array.astype(dtype)
+        with np.errstate(all="ignore"):  # a value that the type cannot hold is found below
+            typed = array.astype(dtype)
     except (ValueError, TypeError, OverflowError) as error:
         message = f"{where}; the value cannot be read as {dtype}"
         raise ModelError(message) from error
@@ -130,9 +131,11 @@ def _typed(parsed: Any, dtype: np.dtype[Any], where: str) -> Array:
     return typed
 
 
-def _fits(shape: tuple[int, ...], declared: list[int | None]) -> bool:
-    return len(shape) == len(declared) and all(d is None or d == s for s, d in zip(shape, declared, strict=True))
+def _fits(shape: tuple[int, ...], declared: Sequence[int | str | None]) -> bool:
+    return len(shape) == len(declared) and all(
+        d == s or not isinstance(d, int) for s, d in zip(shape, declared, strict=True)
+    )
 
 
-def _written(shape: list[int | None] | None) -> str:
+def _written(shape: Sequence[int | str | None] | None) -> str:
     return "unknown" if shape is None else str([size if size is not None else "?" for size in shape])
