@@ -42,12 +42,15 @@ def raw_losses(
 
 
 def survivors(histogram: LogLinearHistogram, grid: Grid) -> npt.NDArray[np.intp]:
-    """Return the candidates that no other is proven to beat, by bounds from the histogram."""
-    bins = histogram.bins()
-    least, greatest = loss_bounds(
-        bins.lower, bins.upper, bins.count.astype(np.float64), grid.scale.astype(np.float64), *code_limits(grid)
-    )
+    """Return the candidates that no other is proven to beat."""
+    least, greatest = bounds(histogram, grid)
     return np.flatnonzero(least * (1 - SUMMATION) <= greatest.min() * (1 + SUMMATION))
+
+
+def bounds(histogram: LogLinearHistogram, grid: Grid) -> tuple[Float64Array, Float64Array]:
+    """Return the least and greatest sum of squared errors that values in these bins can have, for each candidate."""
+    bins, scale = histogram.bins(), grid.scale.astype(np.float64)
+    return loss_bounds(bins.lower, bins.upper, bins.count.astype(np.float64), scale, *code_limits(grid))
 
 
 def value_losses(histogram: LogLinearHistogram, grid: Grid, blocks: Iterable[FloatArray]) -> Float64Array:
@@ -57,12 +60,7 @@ def value_losses(histogram: LogLinearHistogram, grid: Grid, blocks: Iterable[Flo
     for values in _flat(blocks):
         number += values.size
         add_value_losses(values, grid.scale, grid.clip_min, grid.clip_max, coarse, fine, total)
-    if number != histogram.n:
-        message = (
-            f"values: {number} given, but the histogram counted {histogram.n}; exact mode needs the same values, "
-            "as an array or as something that can be iterated more than once"
-        )
-        raise DataError(message)
+    _require_count(number, histogram)
     losses: Float64Array = total.sum(axis=1)
     return losses
 
@@ -88,15 +86,26 @@ def order_statistic(
     rank = 1 if 1.0 - percentile < FLT_EPSILON else max(1, n - math.floor(percentile * n))
     ascending = n + 1 - rank if side == "max" else rank
     at = int(np.searchsorted(np.cumsum(bins.count), ascending))
-    below, held = 0, []
+    number, below, held = 0, 0, [np.empty(0, np.float32)]
     for values in _flat(blocks):
+        number += values.size
         below += int(np.count_nonzero(values < bins.lower[at]))
         held.append(values[(values >= bins.lower[at]) & (values <= bins.upper[at])])
-    inside = np.concatenate(held) if held else np.empty(0, np.float32)
-    if not 0 < ascending - below <= inside.size:
-        message = f"values: the histogram's {percentile} percentile lies in a bin that they do not fill; exact mode needs the same values"
+    _require_count(number, histogram)
+    inside, place = np.concatenate(held), ascending - below - 1
+    if not 0 <= place < inside.size:
+        message = f"values: not those that the histogram counted, by their {percentile} percentile; exact mode needs the same values"
         raise DataError(message)
-    return float(np.partition(inside, ascending - below - 1)[ascending - below - 1])
+    return float(np.partition(inside, place)[place])
+
+
+def _require_count(number: int, histogram: LogLinearHistogram) -> None:
+    if number != histogram.n:
+        message = (
+            f"values: {number} given, but the histogram counted {histogram.n}; exact mode needs the same values, "
+            "as an array or as something that can be iterated more than once"
+        )
+        raise DataError(message)
 
 
 def _flat(blocks: Iterable[FloatArray]) -> Iterator[Float32Array]:
