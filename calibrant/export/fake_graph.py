@@ -15,7 +15,7 @@ from calibrant.export.integer_layers import Array
 from calibrant.export.proto_graph import session_of
 
 _CHAIN = ("Sub", "Clip", "Add", "Round", "Mul")  # from the layer backwards to the float data
-_LAYERS_AT_ONCE = 16  # layers whose values are exposed in one run: bounds what is held of one feed
+_LAYERS_AT_ONCE = 32  # layers whose values are exposed in one run: bounds what is held of one feed
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +56,13 @@ class FakeReader:
     """Finds the quantized layers of a fake-quant model by their structure, not by the names of what was added."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self._nodes = {node.name: node for node in model.graph.node}
-        self._producers = {name: node for node in model.graph.node for name in node.output}
+        self._nodes: dict[str, onnx.NodeProto] = {node.name: node for node in model.graph.node}
+        self._producers: dict[str, onnx.NodeProto] = {name: node for node in model.graph.node for name in node.output}
         self._readers: dict[str, list[onnx.NodeProto]] = {}
         for node in model.graph.node:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
-        self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._initializers: dict[str, onnx.TensorProto] = {tensor.name: tensor for tensor in model.graph.initializer}
 
     def layer(self, name: str, bias_node: str | None, *, half: bool) -> FakeLayer:
         """Return the quantized layer of this node name.
@@ -162,39 +162,36 @@ class FakeRunner:
         self._sessions: dict[int, ort.InferenceSession] = {}
         self._feeds: Mapping[str, Array] = {}
         self._held: tuple[int, dict[str, Any]] = (-1, {})
+        self.outputs: dict[str, Array] = {}
 
     def start(self, feeds: Mapping[str, Array]) -> None:
-        """Begin with another feed."""
-        self._feeds, self._held = feeds, (-1, {})
+        """Begin with another feed; the model's own outputs for it are in `outputs` from here on."""
+        self._feeds = feeds
+        self._hold(0)
+        self.outputs = {name: self._held[1][name] for name in self._outputs}
 
     def values(self, layer: FakeLayer) -> tuple[Array, Array, Array]:
         """Return the float data, the integer-valued data and the float output of a layer."""
         number = self._group_of[layer.name]
         if self._held[0] != number:
-            self._held = (-1, {})
-            self._held = (number, self._run(number))
+            self._hold(number)
         source, data, output = (self._held[1][name] for name in layer.exposed)
         return source, data, output
 
-    def outputs(self) -> dict[str, Array]:
-        """Return the model's own outputs for the feed."""
-        session = self._session(0)
-        return dict(zip(self._outputs, session.run(self._outputs, dict(self._feeds)), strict=True))
-
-    def _run(self, number: int) -> dict[str, Any]:
-        known = {name: self._feeds[name] for name in self._exposed[number] if name in self._feeds}
-        wanted = [name for name in self._exposed[number] if name not in known]
+    def _hold(self, number: int) -> None:
+        self._held = (-1, {})  # frees the last group before the next one is made
+        exposed = self._exposed[number] if self._exposed else []
+        own = self._outputs if number == 0 else []
+        wanted = sorted({*exposed, *own} - self._feeds.keys())
         found = self._session(number).run(wanted, dict(self._feeds))
-        return known | dict(zip(wanted, found, strict=True))
+        self._held = (number, dict(self._feeds) | dict(zip(wanted, found, strict=True)))
 
     def _session(self, number: int) -> ort.InferenceSession:
         if number not in self._sessions:
-            inputs = {value.name for value in self._model.graph.input}
             model = onnx.ModelProto()
             model.CopyFrom(self._model)
-            have = inputs.union(self._outputs)
-            model.graph.output.extend(
-                onnx.ValueInfoProto(name=name) for name in self._exposed[number] if name not in have
-            )
+            known = {value.name for value in model.graph.input}.union(self._outputs)
+            extra = [name for name in self._exposed[number] if name not in known] if self._exposed else []
+            model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
             self._sessions[number] = session_of(model, self._folder)
         return self._sessions[number]

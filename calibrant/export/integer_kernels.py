@@ -123,7 +123,7 @@ def convolve(data: Array, weight: Array, window: Window, groups: int) -> Array:
             _touched(padded, tap, window, out_sizes).reshape(batch, groups, channels // groups, -1) for tap in block
         ]
         rows = np.concatenate(seen, axis=2) if len(seen) > 1 else np.ascontiguousarray(seen[0])
-        columns = np.concatenate([weight[(..., *tap)] for tap in block], axis=1)
+        columns = np.concatenate([_inner(weight, tap) for tap in block], axis=1)
         _add_product(total, rows, columns)
     return total.reshape(batch, weight.shape[0], *out_sizes)
 
@@ -152,12 +152,13 @@ def convolve_transposed(data: Array, weight: Array, window: Window, groups: int,
     total = np.zeros((batch, per_group * groups, *full), data.dtype)
     rows = np.ascontiguousarray(data.reshape(batch, groups, channels // groups, -1))
     for tap in _taps(window):
-        kernel = weight[(..., *tap)].reshape(groups, channels // groups, per_group)
+        kernel = _inner(weight, tap).reshape(groups, channels // groups, per_group)
         spread = np.matmul(np.ascontiguousarray(kernel.transpose(0, 2, 1)), rows)
         place = _touched_slices(tap, window, data.shape[2:])
-        total[(..., *place)] += spread.reshape(batch, per_group * groups, *data.shape[2:])
+        target = _inner(total, place)
+        target += spread.reshape(batch, per_group * groups, *data.shape[2:])
     inside = tuple(slice(begin, begin + wanted) for begin, wanted in zip(window.begin, sizes, strict=True))
-    return total[(..., *inside)]
+    return _inner(total, inside)
 
 
 def transposed_window(attributes: Attributes, kernel: Sequence[int], sizes: Sequence[int]) -> tuple[Window, list[int]]:
@@ -255,7 +256,14 @@ def _touched_slices(tap: Sequence[int], window: Window, out_sizes: Sequence[int]
 
 
 def _touched(padded: Array, tap: Sequence[int], window: Window, out_sizes: Sequence[int]) -> Array:
-    return padded[(..., *_touched_slices(tap, window, out_sizes))]
+    return _inner(padded, _touched_slices(tap, window, out_sizes))
+
+
+def _inner(array: Array, place: Sequence[Any]) -> Array:
+    """View an array at places of its last axes."""
+    key: tuple[Any, ...] = (..., *place)
+    view: Array = array[key]
+    return view
 
 
 def _pad(data: Array, begin: Sequence[int], end: Sequence[int]) -> Array:
@@ -266,7 +274,7 @@ def _pad(data: Array, begin: Sequence[int], end: Sequence[int]) -> Array:
         slice(max(-a, 0), padded.shape[axis + 2] - max(-b, 0))
         for axis, (a, b) in enumerate(zip(begin, end, strict=True))
     )
-    return padded[(..., *cut)]
+    return _inner(padded, cut)
 
 
 def _attribute(attributes: Attributes, name: str, default: list[int], length: int) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from calibrant.export.integer_kernels import (
     transposed_window,
     working_type,
 )
-from calibrant.quantizers.affine import Float32Array, code_range
+from calibrant.quantizers.affine import Float32Array, Float64Array, code_range
 
 Array = npt.NDArray[Any]
 INTEGER_OPS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool"})
@@ -53,7 +53,7 @@ class Quantizer:
             DataError: a value is NaN.
         """
         low, high = code_range(self.bits)
-        scaled = np.rint(np.asarray(values, np.float32) * self.scale)
+        scaled: Array = np.rint(np.asarray(values, np.float32) * self.scale)
         scaled += np.float32(self.offset)
         np.clip(scaled, low, high, out=scaled)
         if np.isnan(scaled).any():
@@ -141,7 +141,7 @@ class IntegerLayer:
 
     def dequantize(self, total: Array, counts: Array | None) -> Array:
         """Turn accumulators into the float value after AscendDequant."""
-        values = total.astype(np.float32)
+        values: Array = total.astype(np.float32)
         if counts is not None:
             values = values / counts
         values = values * self.along_channels(self.dequant_scale, values.ndim)
@@ -196,17 +196,17 @@ class IntegerLayer:
             return int(weight.shape[0]) // self.groups * int(np.prod(weight.shape[2:]))
         return int(weight.shape[-2])
 
-    def _absolute_sums(self) -> Array:
+    def _absolute_sums(self) -> Float64Array:
         """Sum |w_q| over everything that one output channel adds up; shape (C,)."""
-        weight = np.abs(self._required_weight().astype(np.int64))
+        weight = np.abs(self._required_weight().astype(np.float64))
         if self.op_type == "Conv":
-            return weight.sum(axis=tuple(range(1, weight.ndim))).astype(np.float64)
+            return np.asarray(weight.sum(axis=tuple(range(1, weight.ndim))), np.float64)
         if self.op_type == "ConvTranspose":
             grouped = weight.reshape(self.groups, -1, *weight.shape[1:])
-            return grouped.sum(axis=(1, *range(3, grouped.ndim))).reshape(-1).astype(np.float64)
-        return weight.sum(axis=-2).astype(np.float64)
+            return np.asarray(grouped.sum(axis=(1, *range(3, grouped.ndim))).reshape(-1), np.float64)
+        return np.asarray(weight.sum(axis=-2), np.float64)
 
-    def _absolute_bias(self) -> Array:
+    def _absolute_bias(self) -> Float64Array:
         return np.zeros(1) if self.bias is None else np.abs(self.bias.astype(np.float64))
 
     def _required_weight(self) -> Array:

@@ -25,7 +25,11 @@ _TYPES: Mapping[str, Mapping[str, int]] = {
     "AscendQuant": {"scale": AttributeProto.FLOAT, "offset": AttributeProto.FLOAT, "dst_type": AttributeProto.STRING},
     "AscendDequant": {"dtype": AttributeProto.INT},
 }
-_TYPE_NAMES = {AttributeProto.FLOAT: "FLOAT", AttributeProto.INT: "INT", AttributeProto.STRING: "STRING"}
+_TYPE_NAMES: Mapping[int, str] = {
+    AttributeProto.FLOAT: "FLOAT",
+    AttributeProto.INT: "INT",
+    AttributeProto.STRING: "STRING",
+}
 _RANGES = {"INT8": (-128, 127), "INT16": (-32768, 32767)}
 
 

@@ -55,6 +55,9 @@ def session_of(model: onnx.ModelProto | bytes, folder: str | None = None) -> ort
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
+    options.add_session_config_entry(
+        "session.intra_op.allow_spinning", "0"
+    )  # idle pools would take the cores from BLAS
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     data = model if isinstance(model, bytes) else model.SerializeToString()

@@ -131,12 +131,12 @@ def _float_type(prepared: PreparedModel, layer: Layer) -> str:
 def _weight_codes(quantized: QuantizedLayer, weight: npt.NDArray[np.floating]) -> CodeArray:
     scale, bits = quantized.scale_w, quantized.weight_bits
     if scale.size == 1:
-        return quantize(weight, make_fit(scale.reshape(()), np.int32(0), bits))
+        return quantize(weight, make_fit(scale.reshape(()), np.zeros((), np.int32), bits))
     layer = quantized.layer
     rows = channels_first(weight, layer.op_type, layer.groups)
     codes = quantize(rows, make_fit(scale, np.zeros(scale.size, np.int32), bits, axis=0))
-    back: CodeArray = channels_back(codes, layer.op_type, layer.groups, weight.shape)
-    return np.ascontiguousarray(back)
+    back = channels_back(codes, layer.op_type, layer.groups, weight.shape)
+    return np.ascontiguousarray(back, np.int8)
 
 
 def _bias_codes(quantized: QuantizedLayer, bias: npt.NDArray[np.floating]) -> Int32Array:

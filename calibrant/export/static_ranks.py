@@ -10,15 +10,47 @@ _AS_IDENTITY = {"AscendQuant", "AscendDequant", "AscendAntiQuant"}
 def ranks_of(model: onnx.ModelProto) -> dict[str, int]:
     """Return the rank of every value for which it can be inferred.
 
-    Ascend's operators keep the shape, so each becomes an Identity; integer weights become float inputs of the same shape.
+    Ascend's operators keep the shape, so each becomes an Identity; integer weights become float inputs of the same shape. A Reshape
+    to a computed shape, on which onnx gives up, has as many axes as that shape has entries.
     """
-    inferred = onnx.shape_inference.infer_shapes(_float_twin(model))
-    graph = inferred.graph
-    ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    twin = _float_twin(model)
+    while True:
+        inferred = onnx.shape_inference.infer_shapes(twin).graph
+        shapes = _shapes(inferred)
+        told = {value.name for value in twin.graph.value_info}
+        found = [value for value in _reshaped(inferred, shapes) if value.name not in told]
+        if not found:
+            return {name: len(shape) for name, shape in shapes.items()}
+        twin.graph.value_info.extend(found)
+
+
+def _reshaped(graph: onnx.GraphProto, shapes: dict[str, list[int]]) -> list[onnx.ValueInfoProto]:
+    """Describe the outputs of unknown rank of Reshape nodes whose shape input has a known length."""
+    types = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
+    outputs = {
+        node.output[0]: _length(shapes, node.input[1])
+        for node in graph.node
+        if node.op_type == "Reshape" and len(node.input) == 2 and node.output[0] not in shapes
+    }
+    return [
+        onnx.helper.make_tensor_value_info(name, types[name], [None] * length)
+        for name, length in outputs.items()
+        if length and types.get(name)
+    ]
+
+
+def _shapes(graph: onnx.GraphProto) -> dict[str, list[int]]:
+    """Shapes by value, 0 where a size is unknown; values of unknown rank are left out."""
+    shapes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         if value.type.tensor_type.HasField("shape"):
-            ranks[value.name] = len(value.type.tensor_type.shape.dim)
-    return ranks
+            shapes[value.name] = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    return shapes
+
+
+def _length(shapes: dict[str, list[int]], name: str) -> int:
+    shape = shapes.get(name, [])
+    return shape[0] if len(shape) == 1 else 0
 
 
 def _float_twin(model: onnx.ModelProto) -> onnx.ModelProto:

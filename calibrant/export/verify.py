@@ -89,7 +89,7 @@ class _Comparison:
         filled = _fill_batch(feeds, self._graph.model.graph)
         self._runner.start(filled)
         outputs = self._interpreter.run(filled, self._observe)
-        for name, expected in self._runner.outputs().items():
+        for name, expected in self._runner.outputs.items():
             self._outputs.add(name, outputs[name], expected)
 
     def checks(self) -> tuple[LayerCheck, ...]:
