@@ -124,8 +124,23 @@ def test_the_winning_block_is_taken_whole() -> None:
     said = messages(plan, "info")
     assert said == [
         "quant.cfg:3:28: override_layer_types 'Conv' says nothing about the weight: the defaults apply, not common_config",
-        "quant.cfg:4:30: override_layer_configs 'conv2' says nothing about the data: the defaults apply, not common_config",
+        "quant.cfg:4:30: override_layer_configs 'conv2' says nothing about the data: the defaults apply, not override_layer_types \"Conv\"",
     ]
+
+
+def test_layer_override_that_omits_what_its_type_says_is_told_so() -> None:
+    types = override("type", "arq_quantize { channel_wise: false } ifmr_quantize { }")
+    plan = resolve("common_config { arq_quantize { } }\n" + types + override("layer", "ifmr_quantize { }"))
+    assert row(plan, "conv1").weight.channel_wise
+    assert messages(plan, "info")[0].endswith(
+        "override_layer_configs 'conv1' says nothing about the weight: the defaults apply, not override_layer_types \"Conv\""
+    )
+
+
+def test_override_of_a_pool_need_not_speak_of_weights() -> None:
+    text = "common_config { arq_quantize { } } "
+    text += 'override_layer_types { layer_type: "AveragePool" calibration_config { ifmr_quantize { } } }'
+    assert resolve(text).events == ()
 
 
 def test_present_block_fills_its_blanks_from_the_defaults() -> None:
@@ -212,8 +227,8 @@ def test_asymmetric_has_a_chain_of_its_own(text: str, value: bool, rule: str) ->
     [
         ("", "info", "configuration: activation_offset"),
         ("activation_offset: true", "info", "quant.cfg:1:1: activation_offset"),
-        ("common_config { ifmr_quantize { asymmetric: true } }", "info", "quant.cfg:1:1: common_config"),
-        (override("type", "ifmr_quantize { asymmetric: true }"), "warn", 'quant.cfg:1:24: override_layer_types "Conv"'),
+        ("common_config { ifmr_quantize { asymmetric: true } }", "info", "quant.cfg:1:33: common_config"),
+        (override("type", "ifmr_quantize { asymmetric: true }"), "warn", 'quant.cfg:1:80: override_layer_types "Conv"'),
     ],
 )
 def test_three_dimensional_kernels_are_symmetric(text: str, severity: str, said: str) -> None:
@@ -221,13 +236,13 @@ def test_three_dimensional_kernels_are_symmetric(text: str, severity: str, said:
     plan = resolve_plan(config, [layer("conv1", kernel_rank=3), layer("flat")])
     assert (row(plan, "conv1").data.asymmetric, row(plan, "conv1").asymmetric_decided_by) == (False, "layer")
     assert row(plan, "flat").data.asymmetric
-    assert messages(plan, severity) == [f"{said}: asymmetric has no effect on 3-D kernels (1 layer): data is symmetric"]
+    assert messages(plan, severity) == [f"{said}: asymmetric data is impossible with 3-D kernels (1 layer): symmetric"]
 
 
 def test_three_dimensional_kernel_asked_to_be_asymmetric_by_name_is_an_error() -> None:
     text = override("layer", "\nhfmg_quantize { asymmetric: true }")
     with pytest.raises(
-        ConfigError, match=r"quant\.cfg:2:17: asymmetric: true for 'conv1', but a layer with a 3-D kernel can only be"
+        ConfigError, match=r"quant\.cfg:2:17: asymmetric: true for 'conv1', but with a 3-D kernel it can only be"
     ):
         resolve(text, [layer("conv1", kernel_rank=3)])
     plan = resolve('skip_layers: "conv1"\n' + text, [layer("conv1", kernel_rank=3), layer("conv2")])
@@ -298,7 +313,8 @@ def test_narrow_weights_for_type_conv_leave_other_kernels_at_eight_bits() -> Non
 )
 def test_narrow_weights_in_an_override_of_another_layer_are_an_error(text: str, rule: str) -> None:
     with pytest.raises(
-        ConfigError, match=rf"quant\.cfg:1:79: {rule}: quant_bits is 6, but only a Conv with a 2-D kernel"
+        ConfigError,
+        match=rf"quant\.cfg:1:79: {rule}: quant_bits is 6, but only a Conv with a 2-D kernel can have 6 or 7; use 8",
     ):
         resolve(text)
 

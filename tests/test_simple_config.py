@@ -352,7 +352,7 @@ REJECTED = {
         r"1:\d+",
         "search_step is 0.3000001; at most the width of the range, 0.3, is expected",
     ),
-    "step far too small": (IFMR.format("search_step: 1e-9"), "1:33", "candidates; at most 100000 are tried"),
+    "step far too small": (IFMR.format("search_step: 1e-9"), "1:33", "candidates; at most 1000000 are tried"),
     "percentile one half": (
         IFMR.format("max_percentile: 0.5"),
         "1:33",
@@ -515,6 +515,20 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         read_simple_config(tmp_path)
 
 
+def test_message_does_not_echo_a_whole_file() -> None:
+    for text in ("a" * 100_000, f'skip_layers: "{"a" * 100_000}', f"batch_num: {'1' * 100_000}", "#" * 100_000 + "\n}"):
+        with pytest.raises(ConfigError) as caught:
+            parse_simple_config(text)
+        assert len(str(caught.value)) < 600
+
+
+def test_values_that_python_code_gives_are_checked() -> None:
+    with pytest.raises(ConfigError, match="batch_num is 0; at least 1"):
+        QuantConfig(batch_num=0)
+    with pytest.raises(ConfigError, match="ifmr and hfmg are both given"):
+        CalibrationBlock(ifmr=IfmrSettings(), hfmg=HfmgSettings())
+
+
 def test_deep_nesting_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown field"):
         parse_simple_config("common_config {" * 100_000)
@@ -531,6 +545,24 @@ def test_published_configurations_are_read(name: str) -> None:
     assert all("nuq_config" in note.message for note in config.notes)
     assert bool(config.notes) == ("nuq" in name)
     assert parse_simple_config(canonical_text(config)) == config
+
+
+@needs_shared
+def test_samples_of_the_chinese_reference_are_read() -> None:
+    reference = next((SHARED / "seeds").glob("001_*.txt")).read_text(encoding="utf-8")
+    samples = [
+        re.split(r"\n[^\n]*[\u4e00-\u9fff]", part)[0] for part in reference.split("# global quantize parameter")[1:]
+    ]
+    whole = [parse_simple_config(sample) for sample in samples if "..." not in sample]
+    assert len(whole) == 3  # uniform, non-uniform, balanced
+    assert {config.batch_num for config in whole} == {2}
+    for config, fields in zip(
+        whole, ({"tensor_quantize"}, {"nuq_config", "tensor_quantize"}, {"dmq_balancer"}), strict=True
+    ):
+        assert {note.message.split(": ")[1].split()[0] for note in config.notes} == fields
+    for sample in (sample for sample in samples if "..." in sample):
+        with pytest.raises(ConfigError, match=r"'\.\.\.' stands for lines that were left out"):
+            parse_simple_config(sample)
 
 
 @needs_shared

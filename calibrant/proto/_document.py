@@ -109,6 +109,11 @@ def located(source: str, place: Place, text: str) -> str:
     return f"{source}:{place.line}:{place.column}: {text}"
 
 
+def shortened(text: str, length: int = 160) -> str:
+    """Cut a text that is echoed in a message and may be a whole file."""
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
 def read_text(path: Path, kind: Kind) -> tuple[str, bool]:
     """Read a UTF-8 text file and tell whether it began with a byte-order mark.
 
@@ -194,13 +199,13 @@ def _hint(text: str, walk: Walk) -> str:
 def _reason(error: text_format.ParseError) -> str:
     """Return protobuf's words without the position, which stands in front already, and without echoed text."""
     words = re.sub(r"^\d+:\d+ : ", "", str(error))
-    return re.sub(r"^'.*?': (?=[A-Z])", "", words).rstrip(".")
+    return shortened(re.sub(r"^'.*?': (?=[A-Z])", "", words).rstrip("."))
 
 
 def _unknown_field(name: str, descriptor: Any, kind: Kind) -> str:
     if name in _RETRAIN_FIELDS:
         return f"{name} belongs to a retrain (QAT) or pruning configuration, which this version does not read"
-    names = list(descriptor.fields_by_name)
+    names, name = list(descriptor.fields_by_name), shortened(name)
     hint = nearest(name, names) or f"; known here: {', '.join(names)}"
     return f"unknown field '{name}' in {descriptor.name} of {kind.name}{hint}"
 

@@ -32,7 +32,7 @@ NUMS_OF_BINS: Final = (1024, 2048, 4096, 8192)
 WEIGHT_BITS: Final = (4, 6, 7, 8)
 NUQ_STEPS: Final = (16, 32)
 MANY_CANDIDATES: Final = 1000  # AMCT's default has 61; each costs a pass over the histogram
-MAX_CANDIDATES: Final = 100_000
+MAX_CANDIDATES: Final = 1_000_000  # beyond it even the table of candidates does not fit
 
 
 def read(text: str, source: str, *, byte_order_mark: bool) -> QuantConfig:

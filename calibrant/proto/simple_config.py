@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from calibrant.errors import ConfigError
+
 DataType = Literal["INT8", "INT16"]
 
 
@@ -82,16 +84,24 @@ class CalibrationBlock:
     """The settings of one ``calibration_config`` or of ``common_config``; None = not given.
 
     Attributes:
-        ifmr: data by IFMR; at most one of `ifmr` and `hfmg` is given.
+        ifmr: data by IFMR.
         hfmg: data by HFMG.
         arq: weights by ARQ.
         places: ``file:line:column`` of its members, by dotted name such as ``arq_quantize.quant_bits``.
+
+    Raises:
+        ConfigError: both `ifmr` and `hfmg` are given.
     """
 
     ifmr: IfmrSettings | None = None
     hfmg: HfmgSettings | None = None
     arq: ArqSettings | None = None
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.ifmr is not None and self.hfmg is not None:
+            message = "ifmr and hfmg are both given; they exclude each other"
+            raise ConfigError(message)
 
     @property
     def data(self) -> IfmrSettings | HfmgSettings | None:
@@ -121,6 +131,9 @@ class QuantConfig:
         text: the file's text; empty where it was built in Python.
         notes: what a reader should know.
         positions: ``file:line:column`` by (field, name), e.g. ``("skip_layers", "conv1")`` or ``("batch_num", "")``.
+
+    Raises:
+        ConfigError: `batch_num` is below 1.
     """
 
     batch_num: int | None = None
@@ -137,6 +150,11 @@ class QuantConfig:
     text: str = field(default="", compare=False, repr=False)
     notes: tuple[ConfigNote, ...] = field(default=(), compare=False, repr=False)
     positions: Mapping[tuple[str, str], str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.batch_num is not None and self.batch_num < 1:
+            message = f"batch_num is {self.batch_num}; at least 1 is expected (leave it out to use all data)"
+            raise ConfigError(message)
 
     def where(self, field_name: str, name: str = "") -> str:
         """Return ``file:line:column`` of a field or of a name in it; the bare file, or ``configuration``, where unknown."""

@@ -6,33 +6,29 @@ taken whole: what it omits has the defaults, not the values of a lower level. On
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from calibrant.errors import ConfigError, nearest
 from calibrant.proto.json_config import GLOBAL_KEYS, JsonActivation, JsonConfig, JsonLayer, JsonWeight
-from calibrant.proto.simple_config import ArqSettings, CalibrationBlock, HfmgSettings, IfmrSettings, QuantConfig
+from calibrant.proto.simple_config import CalibrationBlock, QuantConfig
 from calibrant.quantizers.layer_plan import DataPlan, LayerPlan, Plan, WeightPlan
+from calibrant.quantizers.layer_settings import (
+    CHANNEL_WISE_DEFAULT,
+    COMMON,
+    DEFAULT,
+    LAYERS,
+    TYPES,
+    Adjustment,
+    Chosen,
+    LayerSettings,
+)
 from calibrant.stats.events import Event, Severity
 from calibrant.stats.tables import LayerRow
 
 __all__ = ["DataPlan", "LayerPlan", "Plan", "WeightPlan", "json_config", "resolve_plan"]
 
-CHANNEL_WISE_DEFAULT: Final[Mapping[str, bool]] = {  # AMCT's, by ONNX type; also the types that can be quantized
-    "Conv": True,
-    "ConvTranspose": True,
-    "Gemm": False,
-    "MatMul": False,
-    "AveragePool": False,
-}
-CHANNEL_WISE_TYPES: Final = frozenset(name for name, value in CHANNEL_WISE_DEFAULT.items() if value)
 TENSOR_TYPES: Final = frozenset({"MaxPool", "Add"})  # only their inputs can be quantized
-DATA_BITS: Final = 8  # INT16 is read and reported, not applied
-DEFAULT: Final = "default"
-COMMON: Final = "common_config"
-TYPES: Final = "override_layer_types"
-LAYERS: Final = "override_layer_configs"
 
 
 def resolve_plan(config: QuantConfig, layers: Sequence[LayerRow], *, other_nodes: Iterable[str] = ()) -> Plan:
@@ -92,23 +88,6 @@ def _json_layer(row: LayerPlan) -> JsonLayer:
     return JsonLayer(row.enabled, activation, JsonWeight(row.weight.channel_wise, row.weight.bits))
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """The block that rules a layer: its field (``override_layer_configs`` …), the name in it, and its settings."""
-
-    field: str
-    name: str
-    block: CalibrationBlock
-
-    @property
-    def rule(self) -> str:
-        return f'{self.field} "{self.name}"' if self.name else self.field
-
-    @property
-    def is_override(self) -> bool:
-        return self.field != COMMON
-
-
 class _Resolution:
     """One pass over the layers; gathers events on the way."""
 
@@ -120,7 +99,7 @@ class _Resolution:
         self.type_blocks = dict(config.override_types)
         self.layer_blocks = dict(config.override_layers)
         self.events = [Event("fit", note.severity, note.message) for note in config.notes]
-        self.adjusted: Counter[tuple[Severity, str, str]] = Counter()  # (severity, before the type, after the count)
+        self.adjusted: Counter[Adjustment] = Counter()
 
     def plan(self) -> Plan:
         self._check_model()
@@ -130,7 +109,7 @@ class _Resolution:
         rows = tuple(self._row(row) for row in self.layers)
         self._check_something_left(rows)
         self._report_inert_type_overrides()
-        self._report_shadowed_common()
+        self._report_shadowed_blocks()
         self._report_adjusted()
         return Plan(rows, tuple(self.events))
 
@@ -208,16 +187,17 @@ class _Resolution:
     # One layer.
 
     def _row(self, row: LayerRow) -> LayerPlan:
-        chosen = self._chosen(row)
         enabled_by, reason = self._enabled(row)
-        asked = _Asked(self, row, chosen, quiet=enabled_by != DEFAULT)
-        data, data_by, asymmetric_by = asked.data()
-        weight, weight_by = asked.weight()
-        if enabled_by.startswith("skip") and row.layer in self.layer_blocks:
-            where = self.config.where(LAYERS, row.layer)
-            self._event("warn", f"{where}: {LAYERS} '{row.layer}' is inert: {enabled_by} wins over it", row.layer)
+        enabled = enabled_by == DEFAULT
+        settings = LayerSettings(self.config, row, self._chosen(row), quantized=enabled)
+        data, data_by, asymmetric_by = settings.data()
+        weight, weight_by = settings.weight()
+        if enabled:
+            self.adjusted.update(settings.adjustments)
+        elif enabled_by != "layer":
+            self._report_inert_override(row, enabled_by)
         return LayerPlan(
-            row.layer_id, row.layer, row.op_type, row.tensor_id, enabled_by == DEFAULT, reason, data, weight,
+            row.layer_id, row.layer, row.op_type, row.tensor_id, enabled, reason, data, weight,
             enabled_by, data_by, asymmetric_by, weight_by,
         )  # fmt: skip
 
@@ -231,14 +211,24 @@ class _Resolution:
             return f'skip_layer_types "{row.op_type}"', f"its type is named in skip_layer_types ({where})"
         return DEFAULT, None
 
-    def _chosen(self, row: LayerRow) -> _Chosen | None:
-        if row.layer in self.layer_blocks:
-            return _Chosen(LAYERS, row.layer, self.layer_blocks[row.layer])
-        if row.op_type in self.type_blocks:
-            return _Chosen(TYPES, row.op_type, self.type_blocks[row.op_type])
-        return None if self.config.common is None else _Chosen(COMMON, "", self.config.common)
+    def _chosen(self, row: LayerRow) -> Chosen:
+        return next(self._blocks(row.layer, row.op_type), Chosen())
+
+    def _blocks(self, layer: str, op_type: str) -> Iterator[Chosen]:
+        """Yield the blocks that speak of a layer, the strongest first."""
+        if layer in self.layer_blocks:
+            yield Chosen(LAYERS, layer, self.layer_blocks[layer])
+        if op_type in self.type_blocks:
+            yield Chosen(TYPES, op_type, self.type_blocks[op_type])
+        if self.config.common is not None:
+            yield Chosen(COMMON, "", self.config.common)
 
     # What a person should know.
+
+    def _report_inert_override(self, row: LayerRow, rule: str) -> None:
+        if row.layer in self.layer_blocks:
+            where = self.config.where(LAYERS, row.layer)
+            self._event("warn", f"{where}: {LAYERS} '{row.layer}' is inert: {rule} wins over it", row.layer)
 
     def _report_inert_type_overrides(self) -> None:
         for name in self.type_blocks:
@@ -246,139 +236,33 @@ class _Resolution:
                 where = self.config.where(TYPES, name)
                 self._event("warn", f"{where}: {TYPES} '{name}' is inert: skip_layer_types \"{name}\" wins over it")
 
-    def _report_shadowed_common(self) -> None:
-        """Say where an override replaces a part of common_config by the defaults, which few expect."""
-        common = self.config.common
-        if common is None:
-            return
-        for field, blocks in ((TYPES, self.type_blocks), (LAYERS, self.layer_blocks)):
-            for name, block in blocks.items():
-                missing = [
-                    *(["data"] if common.data is not None and block.data is None else []),
-                    *(["weight"] if common.arq is not None and block.arq is None else []),
-                ]
-                if missing:
-                    text = f"says nothing about the {' and the '.join(missing)}: the defaults apply, not {COMMON}"
-                    self._event("info", f"{self.config.where(field, name)}: {field} '{name}' {text}")
+    def _report_shadowed_blocks(self) -> None:
+        """Say where an override replaces a part of a weaker block by the defaults, which few expect."""
+        for name in self.type_blocks:
+            self._report_shadowed(*self._blocks("", name), op_type=name)
+        for name in self.layer_blocks:
+            if (row := self.by_name.get(name)) is not None:
+                self._report_shadowed(*self._blocks(name, row.op_type), op_type=row.op_type)
+
+    def _report_shadowed(self, chosen: Chosen, *weaker: Chosen, op_type: str) -> None:
+        for part, other in _omitted(chosen.block, weaker, op_type).items():
+            where = self.config.where(chosen.field, chosen.name)
+            text = f"{chosen.field} '{chosen.name}' says nothing about the {part}: the defaults apply, not {other.rule}"
+            self._event("info", f"{where}: {text}")
 
     def _report_adjusted(self) -> None:
-        for (severity, before, after), count in self.adjusted.items():
-            self._event(severity, f"{before} ({count} layer{'s' if count > 1 else ''}): {after}")
+        for (severity, asked, given), count in self.adjusted.items():
+            self._event(severity, f"{asked} ({count} layer{'s' if count > 1 else ''}): {given}")
 
 
-class _Asked:
-    """What the chosen block asks of one layer, within what the layer can have."""
-
-    def __init__(self, resolution: _Resolution, row: LayerRow, chosen: _Chosen | None, *, quiet: bool) -> None:
-        self.resolution = resolution
-        self.config = resolution.config
-        self.row = row
-        self.chosen = chosen
-        self.block = chosen.block if chosen is not None else CalibrationBlock()
-        self.rule = chosen.rule if chosen is not None else DEFAULT
-        self.quiet = quiet  # nothing is said about layers that are not quantized
-
-    def data(self) -> tuple[DataPlan, str, str]:
-        settings = self.block.data
-        rule = DEFAULT if settings is None else self.rule
-        settings = IfmrSettings() if settings is None else settings
-        asymmetric, asymmetric_by = self._asymmetric(settings)
-        if isinstance(settings, HfmgSettings):
-            return DataPlan("hfmg", DATA_BITS, asymmetric, num_of_bins=settings.num_of_bins), rule, asymmetric_by
-        plan = DataPlan(
-            "ifmr",
-            DATA_BITS,
-            asymmetric,
-            max_percentile=settings.max_percentile,
-            min_percentile=settings.min_percentile,
-            search_range=(settings.search_range_start, settings.search_range_end),
-            search_step=settings.search_step,
-        )
-        return plan, rule, asymmetric_by
-
-    def _asymmetric(self, settings: IfmrSettings | HfmgSettings) -> tuple[bool, str]:
-        value, rule = self._wanted_asymmetric(settings)
-        if not value or self.row.kernel_rank != 3:
-            return value, rule
-        if rule.startswith(LAYERS) and not self.quiet:
-            where = self._where(f"{_algorithm(settings)}_quantize.asymmetric")
-            message = (
-                f"{where}: asymmetric: true for '{self.row.layer}', but a layer with a 3-D kernel can only be symmetric"
-            )
-            raise ConfigError(message)
-        severity: Severity = "warn" if rule.startswith(TYPES) else "info"
-        self._adjust(
-            severity, f"{self._asymmetric_place(rule)}: asymmetric has no effect on 3-D kernels", "data is symmetric"
-        )
-        return False, "layer"
-
-    def _wanted_asymmetric(self, settings: IfmrSettings | HfmgSettings) -> tuple[bool, str]:
-        if settings.asymmetric is not None:
-            return settings.asymmetric, self.rule
-        common = self.config.common
-        of_common = (common.data or IfmrSettings()) if common is not None else None
-        if of_common is not None and type(of_common) is type(settings) and of_common.asymmetric is not None:
-            return of_common.asymmetric, COMMON
-        return self.config.activation_offset, "activation_offset"
-
-    def _asymmetric_place(self, rule: str) -> str:
-        """Name the place of the value that `rule` gave."""
-        if rule == "activation_offset":
-            return f"{self.config.where('activation_offset')}: activation_offset"
-        if rule == COMMON:
-            return f"{self.config.where(COMMON)}: {COMMON}"
-        return f"{self._block_place()}: {rule}"
-
-    def weight(self) -> tuple[WeightPlan, str]:
-        settings = self.block.arq
-        rule = DEFAULT if settings is None else self.rule
-        settings = ArqSettings() if settings is None else settings
-        bits, channel_wise = self._bits(settings), self._channel_wise(settings)
-        if self.row.op_type == "AveragePool":
-            return WeightPlan("none", 8, channel_wise=False), rule
-        return WeightPlan("arq", bits, channel_wise), rule
-
-    def _channel_wise(self, settings: ArqSettings) -> bool:
-        able = self.row.op_type in CHANNEL_WISE_TYPES
-        if settings.channel_wise is None:
-            return able
-        if settings.channel_wise and not able:
-            severity: Severity = "warn" if self.chosen is not None and self.chosen.is_override else "info"
-            place = f"{self._where('arq_quantize.channel_wise')}: {self.rule}: channel_wise: true"
-            self._adjust(severity, f"{place} has no effect on {self.row.op_type}", "one scale for the whole tensor")
-            return False
-        return settings.channel_wise
-
-    def _bits(self, settings: ArqSettings) -> int:
-        bits = settings.quant_bits
-        if bits not in (6, 7):  # 4 is reported when the file is read
-            return 8
-        if self.row.op_type == "Conv" and self.row.kernel_rank == 2:
-            return bits
-        where = self._where("arq_quantize.quant_bits")
-        narrow_override = self.chosen is not None and (
-            self.chosen.field == LAYERS or (self.chosen.field == TYPES and self.row.op_type != "Conv")
-        )
-        if narrow_override and not self.quiet:
-            message = f"{where}: {self.rule}: quant_bits is {bits}, but only a Conv with a 2-D kernel can have 6 or 7 bits; 8 is expected"
-            raise ConfigError(message)
-        kind = self.row.op_type if self.row.op_type != "Conv" else f"Conv with a {self.row.kernel_rank}-D kernel"
-        self._adjust("warn", f"{where}: {self.rule}: quant_bits: {bits} has no effect on {kind}", "8 bits")
-        return 8
-
-    def _adjust(self, severity: Severity, before: str, after: str) -> None:
-        if not self.quiet:
-            self.resolution.adjusted[severity, before, after] += 1
-
-    def _block_place(self) -> str:
-        return self.config.where(self.chosen.field, self.chosen.name) if self.chosen is not None else "configuration"
-
-    def _where(self, member: str) -> str:
-        return self.block.places.get(member, self._block_place())
-
-
-def _algorithm(settings: IfmrSettings | HfmgSettings) -> str:
-    return "hfmg" if isinstance(settings, HfmgSettings) else "ifmr"
+def _omitted(block: CalibrationBlock, weaker: Sequence[Chosen], op_type: str) -> dict[str, Chosen]:
+    """Return the parts that a block omits, each with the strongest weaker block that has it."""
+    found = {
+        "data": next((one for one in weaker if block.data is None and one.block.data is not None), None),
+        "weight": next((one for one in weaker if block.arq is None and one.block.arq is not None), None),
+    }
+    has_weight = op_type != "AveragePool"
+    return {part: one for part, one in found.items() if one is not None and (part == "data" or has_weight)}
 
 
 def _unknown_type(field: str, name: str) -> str:
