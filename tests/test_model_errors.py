@@ -108,6 +108,35 @@ def test_a_value_that_nothing_produces(tmp_path: Path) -> None:
         prepare(proto, tmp_path)
 
 
+def test_a_weight_whose_bytes_do_not_match_its_shape(tmp_path: Path) -> None:
+    proto = models.conv_relu()
+    proto.graph.initializer[0].raw_data = proto.graph.initializer[0].raw_data[:-4]
+    with pytest.raises(ModelError, match=r"m\.onnx: not a valid ONNX model \(.*\); check it with onnx\.checker"):
+        prepare(proto, tmp_path)
+
+
+def test_an_unknown_data_type(tmp_path: Path) -> None:
+    proto = models.conv_relu()
+    proto.graph.input[0].type.tensor_type.elem_type = 94
+    with pytest.raises(ModelError, match=r"the ONNX graph is malformed \(94 is not a valid DataType\)"):
+        prepare(proto, tmp_path)
+
+
+def test_a_node_name_that_is_not_text(tmp_path: Path) -> None:
+    data = models.conv_relu().SerializeToString().replace(b"relu", b"re\xffu")
+    (tmp_path / "m.onnx").write_bytes(data)
+    with pytest.raises(ModelError, match=r"the name of node .* is not UTF-8 text; the file is damaged"):
+        prepare_model(tmp_path / "m.onnx")
+
+
+def test_libraries_say_nothing_beside_the_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    proto = models.conv_relu()
+    proto.graph.node[1].input[0] = "typo"
+    with pytest.raises(ModelError, match="nothing produces"):
+        prepare(proto, tmp_path)
+    assert not caplog.records
+
+
 def test_a_cycle(tmp_path: Path) -> None:
     proto = models.conv_relu()
     proto.graph.node.append(models.node("Add", ["y", "b2"], "b1", "one"))

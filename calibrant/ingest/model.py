@@ -14,7 +14,7 @@ from calibrant.ingest.layers import layer_macs, layer_rows_of
 from calibrant.ingest.passes import batch_norm, cleanup, fix_input, names, parameters
 from calibrant.ingest.passes.constants import initializer_tensor
 from calibrant.ingest.prepared import CapturedTensor, ModelInput, PreparedModel
-from calibrant.ingest.source import hash_model, read_model
+from calibrant.ingest.source import hash_model, read_model, reading
 from calibrant.stats.events import Event
 
 __all__ = [
@@ -67,16 +67,19 @@ def prepare_model(
         ModelError: the file is no float ONNX model, or nothing in it can be quantized.
         ConfigError: a name in skip_fusion_layers is repeated or of no convolution.
     """
-    model = read_model(Path(path))
-    _refuse_quantized(model)
-    events = _normalise(model, fix_input or {})
-    batch_norm.check_skip_fusion(model.graph, skip_fusion_layers)
-    if do_fusion:
-        events += batch_norm.fuse_batch_norm(model, skip=skip_fusion_layers)
-    parameters.normalise_products(model)
-    cleanup.remove_unused(model)
-    model.metadata_props[SOURCE_HASH] = hash_model(Path(path), model)
-    prepared, found = describe_model(model)
+    path = Path(path)
+    with reading(path):
+        model = read_model(path)
+        source_hash = hash_model(path, model)
+        _refuse_quantized(model)
+        events = _normalise(model, fix_input or {})
+        batch_norm.check_skip_fusion(model.graph, skip_fusion_layers)
+        if do_fusion:
+            events += batch_norm.fuse_batch_norm(model, skip=skip_fusion_layers)
+        parameters.normalise_products(model)
+        cleanup.remove_unused(model)
+        model.metadata_props[SOURCE_HASH] = source_hash
+        prepared, found = describe_model(model)
     return replace(prepared, events=(*events, *found))
 
 
@@ -124,9 +127,9 @@ def load_prepared(folder: Path) -> PreparedModel:
     Raises:
         ModelError: the file is missing or damaged.
     """
-    model = read_model(folder / PREPARED_FILE)
-    prepared, _ = describe_model(model)
-    return prepared
+    path = folder / PREPARED_FILE
+    with reading(path):
+        return describe_model(read_model(path))[0]
 
 
 def initializer_value(prepared: PreparedModel, name: str) -> npt.NDArray[Any]:

@@ -1,16 +1,61 @@
 """Read an ONNX file: one clear error for whatever is no model, external data by path, a hash of everything read."""
 
 import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import onnx
 import onnx_ir as ir
 
-from calibrant.errors import ModelError, nearest
+from calibrant.errors import CalibrantError, ModelError, nearest
 
 _PROTOBUF_LIMIT: Final = 2**31  # bytes; protobuf reads no larger message
 _CHUNK: Final = 1 << 20
+_SURPRISES: Final = (
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    RuntimeError,
+)  # what libraries raise on a broken graph
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn the surprise of a library about a broken model into one error; keep the libraries' own log lines quiet.
+
+    An error of a model that onnx's checker accepts is not the model's fault and passes through.
+
+    Raises:
+        ModelError: onnx's checker finds the model invalid as well.
+    """
+    library = logging.getLogger("onnx_ir")
+    level = library.level
+    library.setLevel(logging.CRITICAL + 1)  # it logs what becomes one error here, and each failed shape inference
+    try:
+        yield
+    except CalibrantError:
+        raise
+    except _SURPRISES as error:
+        complaint = _complaint(path)
+        if not complaint:
+            raise
+        message = f"model {path}: not a valid ONNX model ({complaint}); check it with onnx.checker"
+        raise ModelError(message) from error
+    finally:
+        library.setLevel(level)
+
+
+def _complaint(path: Path) -> str:
+    """Return the first line of what onnx's checker says against a model, or an empty string."""
+    try:
+        onnx.checker.check_model(str(path))
+    except (onnx.checker.ValidationError, *_SURPRISES) as error:
+        return _first_line(error)
+    return ""
 
 
 def read_model(path: Path) -> ir.Model:
@@ -83,16 +128,21 @@ def _not_onnx(path: Path, data: bytes) -> ModelError:
 def _deserialize(path: Path, proto: onnx.ModelProto) -> ir.Model:
     try:
         model = ir.from_proto(proto)
-    except (ir.serde.SerdeError, ValueError, TypeError) as error:
-        message = f"model {path}: the ONNX graph is malformed ({_first_line(error)}); check it with onnx.checker"
+    except ir.serde.SerdeError as error:
+        message = f"model {path}: the ONNX graph is malformed ({_root_cause(error)}); check it with onnx.checker"
         raise ModelError(message) from error
     ir.external_data.set_base_dir(model.graph, path.parent)
     return model
 
 
+def _root_cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return _first_line(error)
+
+
 def _first_line(error: BaseException) -> str:
-    cause = error.__cause__ or error
-    return (str(cause) or type(cause).__name__).splitlines()[0]
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _external_files(path: Path, model: ir.Model) -> list[Path]:
@@ -119,6 +169,9 @@ def _check_external(path: Path, tensor: ir.ExternalTensor) -> None:
 def _check_values(path: Path, model: ir.Model) -> None:
     for graph in model.graphs():
         for node in graph:
+            if not all(isinstance(text, str) for text in (node.name or "", node.op_type, node.domain)):
+                message = f"model {path}: the name of node {node.name!r} is not UTF-8 text; the file is damaged"
+                raise ModelError(message)
             for value in node.inputs:
                 if (
                     value is not None
