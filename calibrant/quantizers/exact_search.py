@@ -69,10 +69,13 @@ def _summation_grids(histogram: LogLinearHistogram, grid: Grid) -> tuple[Float64
     """Return, for each candidate, the powers of two whose last place is fine enough and whose sums over n stay exact.
 
     Adding and subtracting 2**e rounds a smaller number to multiples of 2**(e - 52); n of them add up exactly while the sum
-    stays below 2**e.
+    stays below 2**e. Both grids together resolve n**2 * 2**-104 of the greatest possible square.
     """
     outside = np.maximum(histogram.maximum - grid.clip_max.astype(np.float64), grid.clip_min - histogram.minimum)
-    greatest = 1.01 * (np.maximum(outside, 0.0) + grid.scale) ** 2
+    reach = max(
+        histogram.maximum, -histogram.minimum, 1e-45
+    )  # no error exceeds its value: zero is a multiple of every scale
+    greatest = 1.01 * np.minimum(np.maximum(outside, 0.0) + grid.scale, reach) ** 2
     coarse = np.ceil(np.log2(histogram.n * greatest)).astype(np.int32)
     fine = np.ceil(np.log2(histogram.n)).astype(np.int32) + coarse - 52
     return np.ldexp(1.0, coarse), np.ldexp(1.0, fine)
