@@ -412,6 +412,27 @@ def test_a_branch_that_returns_an_initializer_keeps_the_outputs_name(tmp_path: P
     assert_same_outputs(proto, prepared, tmp_path, feeds)
 
 
+def test_a_branch_that_passes_an_outer_value_on_does_not_rename_it(tmp_path: Path) -> None:
+    proto = models.if_model()
+    (condition,) = [node for node in proto.graph.node if node.op_type == "If"]
+    for attribute in condition.attribute:
+        attribute.g.output[0].name = "outer"
+    proto.graph.node.insert(0, models.node("Conv", ["x", "k"], "outer", "outer_conv"))
+    proto.graph.node.append(models.node("Relu", ["outer"], "z", "outer_relu"))
+    proto.graph.initializer.append(numpy_helper.from_array(models.normal(4, 3, 3, 3), "k"))
+    proto.graph.output.append(models.value("z", ["N", 4, 6, 6]))
+    prepared = prepare(proto, tmp_path, fix_input={"sr": "16000"})
+    x = models.normal(2, 3, 8, 8)
+    y, z = outputs_of(prepared, tmp_path, {"x": x})
+    conv = models.model(
+        [models.node("Conv", ["x", "k"], "c", "conv")],
+        [models.value("x", ["N", 3, 8, 8])], [models.value("c", ["N", 4, 6, 6])], {"k": models.normal(4, 3, 3, 3)},
+    )  # fmt: skip
+    (expected,) = models.run(conv, {"x": x})
+    np.testing.assert_allclose(z, np.maximum(expected, 0), rtol=1e-6)
+    np.testing.assert_allclose(y, 1 / (1 + np.exp(-expected)), rtol=1e-5)
+
+
 def test_functions_are_inlined(tmp_path: Path) -> None:
     proto = models.conv_relu(bias=False)
     body = [models.node("Conv", ["a", "k"], "c", "inner"), models.node("Relu", ["c"], "d", "act")]

@@ -73,11 +73,7 @@ def prepare_model(
         source_hash = hash_model(path, model)
         _refuse_quantized(model)
         events = _normalise(model, fix_input or {})
-        batch_norm.check_skip_fusion(model.graph, skip_fusion_layers)
-        if do_fusion:
-            events += batch_norm.fuse_batch_norm(model, skip=skip_fusion_layers)
-        parameters.normalise_products(model)
-        cleanup.remove_unused(model)
+        events += _fuse(model, do_fusion=do_fusion, skip=skip_fusion_layers)
         model.metadata_props[SOURCE_HASH] = source_hash
         prepared, found = describe_model(model)
     return replace(prepared, events=(*events, *found))
@@ -93,6 +89,14 @@ def _normalise(model: ir.Model, fixed: Mapping[str, str]) -> list[Event]:
     cleanup.remove_unused(model)
     cleanup.infer_shapes(model)
     return events + parameters.own_parameters(model)
+
+
+def _fuse(model: ir.Model, *, do_fusion: bool, skip: Sequence[str]) -> list[Event]:
+    batch_norm.check_skip_fusion(model.graph, skip)
+    events = batch_norm.fuse_batch_norm(model, skip=skip) if do_fusion else []
+    parameters.normalise_products(model)
+    cleanup.remove_unused(model)
+    return events
 
 
 def _refuse_quantized(model: ir.Model) -> None:

@@ -72,13 +72,13 @@ def _is_single_number(value: ir.Value) -> bool:
 
 def _ancestors(value: ir.Value) -> list[ir.Value]:
     """Return `value` and all that it is computed from, nearest first."""
-    found, todo = [value], [value]
-    while todo:
-        producer = todo.pop(0).producer()
+    found, todo = {value: None}, [value]
+    for current in todo:
+        producer = current.producer()
         new = [v for v in (producer.inputs if producer else ()) if v is not None and v not in found]
-        found += new
+        found.update(dict.fromkeys(new))
         todo += new
-    return found
+    return list(found)
 
 
 def _candidate(ancestors: list[ir.Value]) -> str:

@@ -104,13 +104,13 @@ class ConstantValues:
             return
         inputs = [None if value is None else self.array(value) for value in node.inputs]
         missing = any(v is not None and a is None for v, a in zip(node.inputs, inputs, strict=True))
-        arrays = None if missing else evaluate_node(node, inputs, self._graph.opset_imports)
+        arrays = None if missing else evaluate_node(node, inputs, self._graph.opset_imports.get(node.domain, 1))
         for position, output in enumerate(node.outputs):
             self._known[output] = None if arrays is None else arrays[position]
 
 
-def evaluate_node(node: ir.Node, inputs: Sequence[Array | None], opsets: dict[str, int]) -> list[Array] | None:
-    """Run one node in onnxruntime; None where it cannot be run alone."""
+def evaluate_node(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> list[Array] | None:
+    """Run one node in onnxruntime under this version of its operator set; None where it cannot be run alone."""
     proto: onnx.NodeProto = ir.to_proto(node)
     names = ["" if array is None else f"input_{i}" for i, array in enumerate(inputs)]
     outputs = [f"output_{i}" for i in range(len(node.outputs))]
@@ -119,18 +119,18 @@ def evaluate_node(node: ir.Node, inputs: Sequence[Array | None], opsets: dict[st
     proto.output.extend(outputs)
     feeds = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
     try:
-        return _run(proto, feeds, outputs, opsets)
+        return _run(proto, feeds, outputs, opset)
     except _FAILURES:
         return None
 
 
-def _run(node: onnx.NodeProto, feeds: dict[str, Array], outputs: list[str], opsets: dict[str, int]) -> list[Array]:
+def _run(node: onnx.NodeProto, feeds: dict[str, Array], outputs: list[str], opset: int) -> list[Array]:
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in feeds.items()
     ]
     graph = helper.make_graph([node], "constant", infos, [onnx.ValueInfoProto(name=name) for name in outputs])
-    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    imports = [helper.make_opsetid(node.domain, opset)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
     options = ort.SessionOptions()
     options.log_severity_level = 4  # a failure is no news here: the expression then stays

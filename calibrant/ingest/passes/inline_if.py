@@ -26,7 +26,7 @@ def inline_branch(model: ir.Model, node: ir.Node, *, taken: bool) -> None:
     _move_initializers(branch, model.graph, names)
     _rename(body, model.graph, names)
     model.graph.insert_before(node, body)
-    _replace_outputs(model.graph, node, results)
+    _replace_outputs(model.graph, node, results, body)
 
 
 def _move_initializers(branch: ir.Graph, graph: ir.Graph, names: UniqueNames) -> None:
@@ -52,12 +52,12 @@ def _rename(body: list[ir.Node], graph: ir.Graph, names: UniqueNames) -> None:
                 value.name = names.take(value.name)
 
 
-def _replace_outputs(graph: ir.Graph, node: ir.Node, results: list[ir.Value]) -> None:
+def _replace_outputs(graph: ir.Graph, node: ir.Node, results: list[ir.Value], body: list[ir.Node]) -> None:
     outputs = list(node.outputs)
     wanted = [str(output.name) for output in outputs]
     for index, (output, result) in enumerate(zip(outputs, results, strict=True)):
         source = result
-        if result.producer() is None or result.is_graph_output() or result in results[:index]:
+        if result.producer() not in body or result.is_graph_output() or result in results[:index]:
             source = _identity(graph, node, result, index)
         source.shape = source.shape if source.shape is not None else output.shape
         output.replace_all_uses_with(source, replace_graph_outputs=True)
