@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from calibrant.errors import RangeError, ShapeError
+from calibrant.errors import DataError, RangeError, ShapeError
 from calibrant.quantizers import dequantize, quantize
 from calibrant.quantizers.affine import code_dtype, code_range, floor_scale, make_fit, range_parameters
 
@@ -62,6 +62,12 @@ def test_each_channel_has_its_scale(axis):
 def test_another_number_of_channels_is_refused():
     with pytest.raises(ShapeError, match="4 channels on axis 0, but the fit has 3 scales"):
         quantize(np.zeros((4, 2), F32), fit_of([1, 1, 1], [0, 0, 0], axis=0))
+
+
+def test_infinity_saturates_and_nan_is_refused():
+    assert quantize(F32([np.inf, -np.inf, 3e38]), fit_of(1e-3, 5)).tolist() == [127, -128, 127]
+    with pytest.raises(DataError, match="1 of 2 values are NaN, which no code represents"):
+        quantize(F32([np.nan, 0]), fit_of(1, 0))
 
 
 def test_tiny_scales_become_one():

@@ -132,7 +132,7 @@ def test_most_candidates_drop_out():
     st.booleans(),
     st.sampled_from([0.6, 0.9, 1.0]),
 )
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_exact_mode_is_brute_force(values, bits, asymmetric, p):
     fit = fit_values(values, options(bits, asymmetric, p))
     _, losses, best = naive.ifmr(values, bits, asymmetric, (p, p))
@@ -143,7 +143,7 @@ def test_exact_mode_is_brute_force(values, bits, asymmetric, p):
 
 
 @given(arrays(F32, st.integers(1, 200), elements=st.floats(-50, 50, width=32)), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_values_inside_come_back_within_half_a_step(values, asymmetric):
     fit = fit_ifmr(LogLinearHistogram.from_values(values), IfmrOptions(asymmetric=asymmetric))
     inside = values[(values >= fit.clip_min) & (values <= fit.clip_max)]

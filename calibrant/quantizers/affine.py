@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from calibrant.errors import RangeError, ShapeError
+from calibrant.errors import DataError, RangeError, ShapeError
 
 FLT_EPSILON = np.float32(1.192092896e-7)  # C's FLT_EPSILON: the least scale that AMCT keeps
 
@@ -193,6 +193,7 @@ def quantize(values: FloatArray, fit: Fit) -> CodeArray:
 
     Raises:
         ShapeError: the channel axis does not match the fit.
+        DataError: a value is NaN, which no code represents; infinity saturates.
 
     Example:
         >>> fit = make_fit(np.float32(0.5), np.int32(1), 8)
@@ -202,7 +203,13 @@ def quantize(values: FloatArray, fit: Fit) -> CodeArray:
     array = np.asarray(values, np.float32)
     scale, offset = _parameters(array, fit)
     low, high = code_range(fit.bits)
-    codes = np.clip(np.rint(array / scale) + offset, np.float32(low), np.float32(high))
+    with np.errstate(over="ignore"):  # a quotient beyond float32 saturates as it should
+        codes = np.clip(np.rint(array / scale) + offset, np.float32(low), np.float32(high))
+    if np.isnan(codes).any():
+        message = (
+            f"{int(np.isnan(codes).sum())} of {codes.size} values are NaN, which no code represents; remove them first"
+        )
+        raise DataError(message)
     narrow: CodeArray = codes.astype(code_dtype(fit.bits))
     return narrow
 

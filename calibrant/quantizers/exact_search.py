@@ -72,9 +72,8 @@ def _summation_grids(histogram: LogLinearHistogram, grid: Grid) -> tuple[Float64
     stays below 2**e. Both grids together resolve n**2 * 2**-104 of the greatest possible square.
     """
     outside = np.maximum(histogram.maximum - grid.clip_max.astype(np.float64), grid.clip_min - histogram.minimum)
-    reach = max(
-        histogram.maximum, -histogram.minimum, 1e-45
-    )  # no error exceeds its value: zero is a multiple of every scale
+    # No error exceeds its value: zero is a multiple of every scale.
+    reach = max(histogram.maximum, -histogram.minimum, 1e-45)
     greatest = 1.01 * np.minimum(np.maximum(outside, 0.0) + grid.scale, reach) ** 2
     coarse = np.ceil(np.log2(histogram.n * greatest)).astype(np.int32)
     fine = np.ceil(np.log2(histogram.n)).astype(np.int32) + coarse - 52
