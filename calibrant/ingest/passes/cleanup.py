@@ -7,9 +7,10 @@ from calibrant.errors import ModelError
 
 
 def inline_functions(model: ir.Model) -> None:
-    """Replace calls of model-local functions by their nodes."""
+    """Replace calls of model-local functions by their nodes and drop the functions."""
     if model.functions:
         common.InlinePass()(model)
+        model.functions.clear()
 
 
 def lift_constants(model: ir.Model) -> None:
@@ -46,9 +47,8 @@ def remove_identities(graph: ir.Graph) -> None:
 
 
 def remove_unused(model: ir.Model) -> None:
-    """Drop nodes, initializers, functions and operator sets that nothing uses."""
+    """Drop nodes, initializers and operator sets that nothing uses."""
     common.RemoveUnusedNodesPass()(model)
-    common.RemoveUnusedFunctionsPass()(model)
     common.RemoveUnusedOpsetsPass()(model)
 
 

@@ -14,7 +14,8 @@ def inline_branch(model: ir.Model, node: ir.Node, *, taken: bool) -> None:
     Raises:
         ModelError: the branch is missing or has another number of outputs than the If.
     """
-    branch = node.attributes.get_graph("then_branch" if taken else "else_branch")
+    attribute = node.attributes.get("then_branch" if taken else "else_branch")
+    branch = None if attribute is None else attribute.as_graph()
     if branch is None or len(branch.outputs) != len(node.outputs):
         message = f"If '{node.name}': its {'then' if taken else 'else'} branch does not have the If's {len(node.outputs)} outputs"
         raise ModelError(message)
