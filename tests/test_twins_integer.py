@@ -234,5 +234,5 @@ def test_working_type_holds_the_twins_sums():
         held_type = kernels.working_type(bound)
         assert int(held_type(bound)) == bound
         assert int(held_type(bound - 1)) == bound - 1
-    with pytest.raises(RangeError, match="53|float64|exact"):
+    with pytest.raises(RangeError, match=r"float64"):
         kernels.working_type(2**53 + 2)
