@@ -82,6 +82,11 @@ class _Reader:
             bias_node=last.name if last is not node else None, dequant_scale=self._scales(dequantizer),
             dequantizer=dequantizer.name, half=attributes_of(dequantizer).get("dtype", 0) == 1,
         )  # fmt: skip
+        if found.dequant_scale.size not in {1, found.channels_out}:
+            message = (
+                f"node '{dequantizer.name}': {found.dequant_scale.size} words for {found.channels_out} output channels"
+            )
+            raise ExportError(message)
         return found, [dequantizer, last, node]
 
     def _producer(self, name: str, reader: onnx.NodeProto) -> onnx.NodeProto:

@@ -90,7 +90,7 @@ def replace_initializer(
         node.replace_input_with(slot, value)
         return value
     value.const_value = ir.tensor(array, name=value.name)
-    value.dtype = value.const_value.dtype
+    value.type = ir.TensorType(value.const_value.dtype)  # a new object: clones share types with the prepared model
     value.shape = ir.Shape(array.shape)
     return value
 

@@ -75,6 +75,24 @@ class Interpreter:
         """The quantized layers in the order in which `run` reaches them."""
         return tuple(step for step in self._steps if isinstance(step, IntegerLayer))
 
+    def check(self, feeds: Mapping[str, Array]) -> None:
+        """Compare the names of feeds with the model's inputs.
+
+        Raises:
+            DataError: one is missing or unknown.
+        """
+        graph = self.graph.model.graph
+        constants = {tensor.name for tensor in graph.initializer}
+        names = [value.name for value in graph.input if value.name not in constants]
+        for name in names:
+            if name not in feeds:
+                message = f"input '{name}' is missing; the data has {sorted(feeds)}{nearest(name, feeds)}"
+                raise DataError(message)
+        for name in feeds:
+            if name not in names:
+                message = f"the model has no input '{name}'{nearest(name, names)}"
+                raise DataError(message)
+
     def run(self, feeds: Mapping[str, Array], observe: Observer | None = None) -> dict[str, Array]:
         """Compute the model's outputs.
 
@@ -86,7 +104,8 @@ class Interpreter:
             DataError: an input is missing or unknown, or a quantized value is NaN.
         """
         graph = self.graph.model.graph
-        values = _check_feeds(feeds, graph)
+        self.check(feeds)
+        values: Values = dict(feeds)
         outputs = {output.name for output in graph.output}
         for number, step in enumerate(self._steps):
             if isinstance(step, Quantizer):
@@ -191,20 +210,6 @@ def _last_uses(steps: Sequence[Step], kept: Sequence[str]) -> dict[int, list[str
         if name not in kept:
             ends[number].append(name)
     return dict(ends)
-
-
-def _check_feeds(feeds: Mapping[str, Array], graph: onnx.GraphProto) -> Values:
-    constants = {tensor.name for tensor in graph.initializer}
-    names = [value.name for value in graph.input if value.name not in constants]
-    for name in names:
-        if name not in feeds:
-            message = f"input '{name}' is missing; the data has {sorted(feeds)}{nearest(name, feeds)}"
-            raise DataError(message)
-    for name in feeds:
-        if name not in names:
-            message = f"the model has no input '{name}'{nearest(name, names)}"
-            raise DataError(message)
-    return dict(feeds)
 
 
 def _constant(graph: onnx.GraphProto, name: str) -> Array:

@@ -119,10 +119,10 @@ def _order(graph: _Graph) -> Iterator[Finding]:
 
 def _names(graph: _Graph) -> Iterator[Finding]:
     for name, count in Counter(node.name for node in graph.nodes).items():
-        if count > 1:
-            yield Finding(
-                "error", name or "nodes", f"{count} nodes have this name" if name else f"{count} nodes have no name"
-            )
+        if not name:
+            yield Finding("error", "nodes", f"{count} without a name")
+        elif count > 1:
+            yield Finding("error", name, f"{count} nodes have this name")
     for name, count in Counter(name for node in graph.nodes for name in node.output if name).items():
         if count > 1:
             yield Finding("error", name, f"{count} nodes make this value")
@@ -288,9 +288,13 @@ def _entry(graph: _Graph, layer: onnx.NodeProto, entry: RecordEntry) -> Iterator
 
 
 def _ranks(graph: _Graph) -> Iterator[Finding]:
-    ranks = ranks_of(graph.model)
+    try:
+        ranks = ranks_of(graph.model)
+    except onnx.shape_inference.InferenceError as error:
+        yield Finding("warn", "ranks", f"cannot be inferred ({error}); ATC needs static ranks")
+        return
     for node in graph.of_type("AscendQuant"):
-        if ranks.get(node.input[0]) is None:
+        if node.input[0] not in ranks:
             yield Finding(
                 "warn", _name(node), f"the rank of '{node.input[0]}' cannot be inferred; ATC needs static ranks"
             )

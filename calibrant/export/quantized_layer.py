@@ -167,6 +167,9 @@ def _check_offset(quantized: QuantizedLayer) -> None:
 
 
 def _check_lengths(quantized: QuantizedLayer) -> None:
+    if quantized.weight_bits > 8:
+        message = f"layer '{quantized.layer.name}': weight codes of {quantized.weight_bits} bits; int8 holds at most 8"
+        raise ExportError(message)
     layer, length = quantized.layer, quantized.scale_w.size
     if length not in {1, layer.channels_out}:
         message = (

@@ -87,6 +87,7 @@ class _Comparison:
     def feed(self, feeds: Feeds) -> None:
         """Compare both models on one feed."""
         filled = _fill_batch(feeds, self._graph.model.graph)
+        self._interpreter.check(filled)
         self._runner.start(filled)
         outputs = self._interpreter.run(filled, self._observe)
         for name, expected in self._runner.outputs.items():
