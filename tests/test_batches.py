@@ -153,7 +153,7 @@ def test_verify_keeps_at_most_64_mb_but_at_least_one() -> None:
 def test_verify_inputs_round_trip(tmp_path: Path) -> None:
     samples = [sample(1), sample(2, length=6)]
     samples[0].values["odd/name:0"] = np.arange(3)
-    save_verify_inputs(tmp_path, samples)
+    save_verify_inputs(tmp_path, [s.values for s in samples])
     loaded = load_verify_inputs(tmp_path)
     assert [list(feed) for feed in loaded] == [list(s.values) for s in samples]
     for feed, one in zip(loaded, samples, strict=True):

@@ -131,6 +131,11 @@ def test_verify_inputs_are_samples_of_least_key(tmp_path: Path) -> None:
         np.testing.assert_array_equal(feed["x"], x[sample : sample + 1])
 
 
+def test_verify_inputs_of_a_fixed_batch_fill_it(tmp_path: Path) -> None:
+    capture(models.fixed_batch(3), [{"x": images(3)}, {"x": images(3, seed=1)}], tmp_path)
+    assert [feed["x"].shape for feed in load_verify_inputs(tmp_path)] == [(3, 3, 8, 8)] * 2
+
+
 def test_captures_survive_a_caller_that_reuses_its_array(tmp_path: Path) -> None:
     """The captured input, and a tensor that onnxruntime may alias to it, keep their values (field problem 7)."""
     nodes = [
@@ -500,6 +505,8 @@ def test_a_sample_that_onnxruntime_cannot_run(tmp_path: Path) -> None:
     feeds = [{"x": images(1, 3, size, 8)} for size in (8, 8, 2)]
     with pytest.raises(DataError, match=r"sample 2 \(feed 2\[0\]\): onnxruntime cannot run the model on it"):
         capture(proto, feeds, tmp_path / "a")
+    with pytest.raises(DataError, match=r"sample 2 \(feed 2\[0\]\): onnxruntime cannot run the model on it"):
+        capture(proto, feeds, tmp_path / "c", batch_size=1)
     with pytest.raises(DataError, match=r"sample 0 \(feed 0\[0\]\): onnxruntime cannot run the model on it"):
         capture(proto, feeds[::-1], tmp_path / "b")
     assert nothing_left(tmp_path / "a")
@@ -514,7 +521,7 @@ def test_an_error_in_a_thread_reaches_the_caller(tmp_path: Path, monkeypatch: py
         raise OSError(message)
 
     monkeypatch.setattr(TensorFold, "fold", broken)
-    with pytest.raises(OSError, match="disk gone"):
+    with pytest.raises(RunError, match="cannot be written: disk gone; free space or choose another --run folder"):
         capture(models.depthwise(3), [{"x": images(40)}], tmp_path, batch_size=2)
     assert calls[0] <= 2  # the first batch's two tensors
     assert nothing_left(tmp_path)

@@ -119,6 +119,20 @@ def make_batches(samples: Iterable[Sample], inputs: Sequence[ModelInput], size: 
         yield Batch(first, tuple(held))
 
 
+def model_feeds(samples: Iterable[Sample], inputs: Sequence[ModelInput]) -> Iterator[dict[str, Array]]:
+    """Yield feeds that the model takes as they are: one sample each, or full batches where its batch size is fixed.
+
+    Example:
+        >>> x = ModelInput("x", np.dtype("float32"), (4, 2), 0)
+        >>> sample = Sample({"x": np.zeros((1, 2), np.float32)}, "", "", 0)
+        >>> [feed["x"].shape for feed in model_feeds([sample] * 5, [x])]
+        [(4, 2), (4, 2)]
+    """
+    size = fixed_batch(inputs)
+    for batch in make_batches(samples, inputs, size or 1):
+        yield join(batch.samples, inputs, size)
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """How many samples a configuration allows: batch_num times the batch size.

@@ -22,6 +22,7 @@ from calibrant.ingest.batches import (
     can_join,
     fixed_batch,
     make_batches,
+    model_feeds,
     resolve_batch_size,
 )
 from calibrant.ingest.data import DataSource
@@ -35,7 +36,7 @@ from calibrant.ingest.sample_axis import PROBE_SAMPLES, Probe, probe
 from calibrant.ingest.samples import Sample, fingerprint_of_keys
 from calibrant.ingest.session import ActivationSession, InferenceError
 from calibrant.ingest.verify_inputs import VerifyInputs, save_verify_inputs
-from calibrant.ingest.writer import check_disk
+from calibrant.ingest.writer import check_disk, writing
 from calibrant.stats.events import Event, Progress
 from calibrant.stats.tables import SCHEMAS, layers_frame
 
@@ -244,7 +245,7 @@ def capture_activations(
         batches = make_batches(stream, inputs, size)
         capture.run(batches, samples.count, folder if options.keep == "raw" else None)
         shapes = {fold.tensor.name: fold.largest_shape for fold in recorder.folds}
-        with clock("tables"):
+        with clock("tables"), writing(folder):
             _write(capture.seen, recorder.folds, prepared, shapes, folder)
     events = [
         *samples.events,
@@ -276,4 +277,4 @@ def _write(
 ) -> None:
     layers = layers_frame(layer_rows_of(prepared, shapes))
     write_tables({"inputs": seen.inputs_table(), "layers": layers, **statistics_tables(folds, prepared)}, folder)
-    save_verify_inputs(folder, seen.verify.chosen())
+    save_verify_inputs(folder, model_feeds(seen.verify.chosen(), prepared.inputs))

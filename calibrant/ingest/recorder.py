@@ -20,7 +20,7 @@ from calibrant.ingest.model import CapturedTensor
 from calibrant.ingest.runner import Rows
 from calibrant.ingest.sample_axis import Layout
 from calibrant.ingest.samples import Sample
-from calibrant.ingest.writer import CaptureWriter, SamplesWriter, row_group_bytes
+from calibrant.ingest.writer import CaptureWriter, SamplesWriter, row_group_bytes, writing
 from calibrant.stats.captures import CaptureInfo, capture_folder
 from calibrant.stats.histogram import CountScratch
 
@@ -132,6 +132,7 @@ class Recorder:
     ) -> None:
         group_bytes = row_group_bytes(len(tensors)) if keep_raw else None
         self.seconds = 0.0
+        self._folder = folder
         self._tensors = [TensorRecorder(folder, *pair, group_bytes) for pair in zip(tensors, layouts, strict=True)]
         self._samples_folder = folder / "tables" / "samples"
         self._samples = SamplesWriter(self._samples_folder)
@@ -178,17 +179,25 @@ class Recorder:
 
         Raises:
             DataError: a value is NaN or infinite.
+            RunError: the disk is full or the folder cannot be written.
         """
-        frames = [task.result() for task in flight.tasks]
+        with writing(self._folder):
+            frames = [task.result() for task in flight.tasks]
         refuse_non_finite(frames, flight.batch, [fold.tensor for fold in self.folds])
-        for tensor_frames in frames:
-            self._samples.append(tensor_frames)
+        with writing(self._folder):
+            for tensor_frames in frames:
+                self._samples.append(tensor_frames)
 
     def close(self) -> None:
-        """Finish all files."""
-        self._samples.close()
-        for tensor in self._tensors:
-            tensor.close()
+        """Finish all files.
+
+        Raises:
+            RunError: the disk is full or the folder cannot be written.
+        """
+        with writing(self._folder):
+            self._samples.close()
+            for tensor in self._tensors:
+                tensor.close()
 
 
 def refuse_non_finite(

@@ -89,17 +89,20 @@ class BatchRunner:
         Raises:
             DataError: onnxruntime refuses the samples.
         """
-        try:
-            return self._rows_together(batch) or self._rows_alone(batch)
-        except InferenceError as error:
-            raise refused(error, batch.first, batch.samples) from error
+        return self._rows_together(batch) or self._rows_alone(batch)
 
     def _rows_together(self, batch: Batch) -> list[list[Rows]] | None:
         """Run all samples at once; None where the bits could depend on that."""
         form = _form(batch.samples)
         if self._one_by_one or form in self._alone:
             return None
-        arrays = self._run(join(batch.samples, self._inputs, self._fixed))
+        try:
+            arrays = self._run(join(batch.samples, self._inputs, self._fixed))
+        except InferenceError as error:
+            if len(batch.samples) == 1:
+                raise refused(error, batch.first, batch.samples) from error
+            self._leave(form, "onnxruntime refuses to run them together")
+            return None
         if not self._can_split(arrays, len(batch.samples)):
             self._leave(form, "a tensor does not divide into the samples of its batch")
             return None
@@ -139,12 +142,15 @@ class BatchRunner:
         self._alone.add(form)
 
     def _rows_alone(self, batch: Batch) -> list[list[Rows]]:
-        arrays = [self._own_arrays(sample) for sample in batch.samples]
+        arrays = [self._own_arrays(*pair) for pair in zip(batch.numbers, batch.samples, strict=True)]
         return [self._stack(layout, batch, [a[t] for a in arrays]) for t, layout in enumerate(self._layouts)]
 
-    def _own_arrays(self, sample: Sample) -> list[Array]:
+    def _own_arrays(self, number: int, sample: Sample) -> list[Array]:
         """Run one sample alone; where the batch is fixed, in a batch of itself."""
-        arrays = self._run(join([sample], self._inputs, self._fixed))
+        try:
+            arrays = self._run(join([sample], self._inputs, self._fixed))
+        except InferenceError as error:
+            raise refused(error, number, [sample]) from error
         if self._fixed in (None, 1):
             return arrays
         pairs = zip(self._layouts, arrays, strict=True)

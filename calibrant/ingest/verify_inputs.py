@@ -1,7 +1,7 @@
 """The few model inputs that a capture keeps so that an export can be verified without the data."""
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -46,16 +46,16 @@ def _path(folder: Path) -> Path:
     return folder / "verify" / "inputs.npz"
 
 
-def save_verify_inputs(folder: Path, samples: Iterable[Sample]) -> None:
-    """Write samples into the run folder; arrays are named ``<number>/<input>``."""
+def save_verify_inputs(folder: Path, feeds: Iterable[Mapping[str, Array]]) -> None:
+    """Write feeds into the run folder; arrays are named ``<number>/<input>``."""
     path = _path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {f"{number}/{name}": value for number, s in enumerate(samples) for name, value in s.values.items()}
+    arrays = {f"{number}/{name}": value for number, feed in enumerate(feeds) for name, value in feed.items()}
     np.savez(path, allow_pickle=False, **arrays)
 
 
 def load_verify_inputs(folder: Path) -> list[dict[str, Array]]:
-    """Return the feeds that `save_verify_inputs` wrote: one sample each, the batch axis of size 1.
+    """Return the feeds that `save_verify_inputs` wrote: one sample each, or a batch where the model's is fixed.
 
     Raises:
         RunError: the file is missing or damaged.

@@ -4,7 +4,8 @@ No compression, no dictionary, no statistics: floats of activations gain nothing
 """
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -168,6 +169,20 @@ class SamplesWriter:
         rows = pl.concat(self._waiting).sort("tensor_id", "sample")
         write_frame("samples", rows, self._folder / f"{self._prefix}-{self._parts:05d}.parquet")
         self._waiting, self._rows, self._parts = [], 0, self._parts + 1
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn what the file system refuses into an error of the run.
+
+    Raises:
+        RunError: the disk is full, or the folder cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        message = f"{folder}: cannot be written: {error}; free space or choose another --run folder"
+        raise RunError(message) from error
 
 
 def check_disk(folder: Path, needed: int, what: str) -> None:
