@@ -7,7 +7,7 @@ that spans many cells tends to ``scale**2 / 12``; one that a clip end cuts is sp
 import numpy as np
 
 from calibrant.errors import DataError, EmptyDataError
-from calibrant.quantizers._kernels import integral_losses
+from calibrant.quantizers._kernels import density_edges, integral_losses
 from calibrant.quantizers.affine import Float64Array
 from calibrant.stats.histogram import Bins, LogLinearHistogram
 
@@ -42,21 +42,29 @@ def squared_errors(bins: Bins, scale: Float64Array, lowest: Float64Array, highes
     Returns:
         shape (K,).
 
-    Cost: about 1 ns a bin and candidate.
+    Cost: about half a nanosecond a bin and candidate.
 
     Example:
         >>> bins = LogLinearHistogram.from_values(np.float32([0, 1])).bins()
         >>> squared_errors(bins, np.array([0.75]), np.array([-2.0]), np.array([1.0])).tolist()
         [0.0625]
     """
-    wide = bins.upper > bins.lower
-    lower, upper, count = bins.lower[wide], bins.upper[wide], bins.count[wide]
-    within = integral_losses(lower, upper, count / (upper - lower), 1.0 / scale, lowest, highest)
-    points, multiplicity = bins.lower[~wide], bins.count[~wide]
-    codes = np.clip(np.rint(points[:, None] / scale), lowest, highest)
-    at_points = multiplicity @ (codes * scale - points[:, None]) ** 2
-    losses: Float64Array = within * scale**3 / 12.0 + at_points
+    edges, drops, narrow = density_edges(*bins)
+    within = integral_losses(edges, drops, 1.0 / scale, lowest, highest) * scale**3 / 12.0
+    few = Bins(bins.lower[narrow], bins.upper[narrow], bins.count[narrow])
+    losses: Float64Array = within + few.count @ _mean_errors(few, scale, lowest, highest)
     return losses
+
+
+def _mean_errors(bins: Bins, scale: Float64Array, lowest: Float64Array, highest: Float64Array) -> Float64Array:
+    """Return the mean squared error in each bin for each candidate, shape (B, K), exact for bins of any width, 0 included."""
+    lower, upper = bins.lower[:, None], bins.upper[:, None]
+    first, last = (np.clip(np.rint(end / scale), lowest, highest) for end in (lower, upper))
+    inside = ((lower + upper) / 2 - first * scale) ** 2 + (upper - lower) ** 2 / 12
+    cubes = (upper - last * scale) ** 3 - (lower - first * scale) ** 3
+    across = ((last - first) * scale**3 / 12 + cubes / 3) / np.where(first == last, 1.0, upper - lower)
+    means: Float64Array = np.where(first == last, inside, across)
+    return means
 
 
 def sum_of_squares(bins: Bins) -> float:
