@@ -6,6 +6,7 @@ integer count or a multiset, so merging is exactly associative and commutative: 
 """
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -25,6 +26,9 @@ Side = Literal["max", "min"]
 MANTISSA_BITS = 13  # 22-bit keys: 8-bit IFMR choices equal AMCT's on all 120 vectors (design section 5)
 EXTREMES_KEPT = 4096  # AMCT's default percentile 0.999999 stays exact up to 4 billion values
 FLOAT32_MANTISSA_BITS = 23
+DENSE_SIZE = 1 << 17  # from here on counting in a table beats sorting (measured)
+DENSE_CHUNK = 1 << 26  # values between two drains of the tables; far below 2**32, where a lane would wrap
+NARROW_MANTISSA_BITS = 12  # coarser keys gather more than 65535 values each in a chunk
 FLT_EPSILON = 1.192092896e-7  # AMCT takes a percentile nearer to 1 than this as 1 (spec algorithms section 2)
 
 
@@ -70,7 +74,15 @@ class _Counted(NamedTuple):
 
 
 class CountScratch:
-    """The dense table that counting needs: reused by one thread for all its tensors, never shared between two."""
+    """The dense tables that counting needs (72 MB of address space, touched only where keys occur).
+
+    Reused by one thread for all its tensors; never shared between two threads. Always left empty but for the spare
+    counters at the end.
+    """
+
+    def __init__(self) -> None:
+        self.table = np.zeros(_kernels.TABLE_SIZE + _kernels.SPARE, np.uint16)
+        self.lanes = np.zeros((_kernels.TABLE_SIZE + 1, _kernels.LANES), np.uint32)
 
 
 def _no_runs() -> tuple[OrderArray, Int64Array]:
@@ -99,6 +111,68 @@ def _count_by_sorting(bits: KeyArray, shift: int, keep: int) -> _Counted:
     bottom = _kernels.top_runs(np.invert(orders[:last])[::-1].copy(), last - first, keep)
     n_inf = orders.size - (last - first) - n_nan
     return _Counted(keys, counts, top, bottom, orders.size, int(n_zero), int(n_nan), int(n_inf))
+
+
+def _count_by_table(
+    bits: KeyArray, mantissa_bits: int, keep: int, floors: OrderArray, scratch: CountScratch
+) -> _Counted:
+    """Count at most DENSE_CHUNK patterns; once more in the wide table alone where the narrow one wrapped."""
+    if mantissa_bits >= NARROW_MANTISSA_BITS:
+        counted, total = _count_dense(bits, mantissa_bits, keep, floors, scratch, careful=False)
+        if total == bits.size:
+            return counted
+    return _count_dense(bits, mantissa_bits, keep, floors, scratch, careful=True)[0]
+
+
+def _count_dense(
+    bits: KeyArray, mantissa_bits: int, keep: int, floors: OrderArray, scratch: CountScratch, *, careful: bool
+) -> tuple[_Counted, int]:
+    """Return what was counted and how many values that is: fewer than there are where a 16-bit count wrapped."""
+    shift = np.uint32(FLOAT32_MANTISSA_BITS - mantissa_bits)
+    maxima, minima = (np.empty(-(-bits.size // _kernels.BLOCK), np.int32) for _ in range(2))
+    n_zero, n_inf, low, high, spread = _kernels.count_dense(
+        bits, shift, scratch.table, scratch.lanes, careful, maxima, minima
+    )
+    keys, counts, n_infinite = _drain(scratch, spread, low, high, mantissa_bits)
+    total = int(counts.sum()) + n_zero + n_infinite
+    if total != bits.size:
+        return _Counted(keys, counts, _no_runs(), _no_runs(), bits.size, n_zero, n_infinite - n_inf, n_inf), total
+    found = _floors_from_bins(keys, counts, n_zero, mantissa_bits, keep)
+    top = _collect(bits, maxima, 0, max(floors[0], found[0]), keep)
+    bottom = _collect(bits, ~minima, -1, max(floors[1], found[1]), keep)
+    return _Counted(keys, counts, top, bottom, bits.size, n_zero, n_infinite - n_inf, n_inf), total
+
+
+def _floors_from_bins(
+    keys: KeyArray, counts: Int64Array, n_zero: int, mantissa_bits: int, keep: int
+) -> tuple[int, int]:
+    """Return what the orders of x and of -x must exceed to be among the `keep` greatest."""
+    sign, shift = np.uint32(1 << (8 + mantissa_bits)), FLOAT32_MANTISSA_BITS - mantissa_bits
+    split = int(np.searchsorted(keys, sign))
+    above, below = (keys[:split], counts[:split]), (keys[split:] - sign, counts[split:])
+    top = _kernels.floor_order(*above, n_zero, *below, shift, keep)
+    return top, _kernels.floor_order(*below, n_zero, *above, shift, keep)
+
+
+def _collect(bits: KeyArray, maxima: OrderArray, flip: int, floor: int, keep: int) -> tuple[OrderArray, Int64Array]:
+    buffer = np.empty(2 * keep + 4 * _kernels.BLOCK, np.int32)
+    used = _kernels.collect_top(bits, maxima, np.int32(flip), np.int32(floor), keep, buffer)
+    return _kernels.top_runs(np.sort(buffer[:used]), used, keep)
+
+
+def _drain(
+    scratch: CountScratch, spread: bool, low: int, high: int, mantissa_bits: int
+) -> tuple[KeyArray, Int64Array, int]:
+    """Empty the tables; return keys and counts of the finite values and the number of the others."""
+    sign, infinite = 1 << (8 + mantissa_bits), 255 << mantissa_bits
+    finite, others = [], 0
+    for base in (0, sign):
+        keys, counts = _kernels.drain(scratch.table, scratch.lanes, spread, base + low, base + high)
+        end = int(np.searchsorted(keys, np.uint32(base + infinite)))
+        finite.append((keys[:end], counts[:end]))
+        others += int(counts[end:].sum())
+    keys, counts = (np.concatenate(parts) for parts in zip(*finite, strict=True))
+    return keys, counts, others
 
 
 class LogLinearHistogram:
@@ -153,11 +227,42 @@ class LogLinearHistogram:
             SchemaError: another dtype.
             ConfigError: fewer than one thread.
         """
-        self._absorb(_count_by_sorting(_as_bits(array), self._shift, self._extremes_kept))
+        if threads < 1:
+            message = f"histogram: threads is {threads}; expected at least 1"
+            raise ConfigError(message)
+        bits = _as_bits(array)
+        if bits.size < DENSE_SIZE:
+            self._absorb(_count_by_sorting(bits, self._shift, self._extremes_kept))
+            return
+        parts = np.array_split(bits, min(threads, bits.size // DENSE_SIZE))
+        if len(parts) == 1:
+            self._update_part(bits, scratch or CountScratch())
+            return
+        others = [type(self)(self._mantissa_bits, self._extremes_kept) for _ in parts[1:]]
+        scratches = [scratch or CountScratch(), *(CountScratch() for _ in others)]
+        with ThreadPoolExecutor(len(parts)) as pool:
+            list(pool.map(type(self)._update_part, [self, *others], parts, scratches))
+        for other in others:
+            self._absorb(other._counted())
+
+    def _update_part(self, bits: KeyArray, scratch: CountScratch) -> None:
+        """Count patterns of one thread, a chunk at a time."""
+        for start in range(0, bits.size, DENSE_CHUNK):
+            chunk = bits[start : start + DENSE_CHUNK]
+            self._absorb(_count_by_table(chunk, self._mantissa_bits, self._extremes_kept, self._floors(), scratch))
+
+    def _floors(self) -> OrderArray:
+        """Return the orders of x and of -x that a value must exceed to change the extremes."""
+        lowest = ~_kernels.INFINITY_ORDER
+        sides = (self._top, self._bottom)
+        return np.array([v[-1] if int(c.sum()) == self._extremes_kept else lowest for v, c in sides], np.int32)
 
     def _absorb(self, counted: _Counted) -> None:
         keep = self._extremes_kept
-        self._keys, self._counts = _kernels.merge_pairs(self._keys, self._counts, counted.keys, counted.counts)
+        if self._keys.size:
+            self._keys, self._counts = _kernels.merge_pairs(self._keys, self._counts, counted.keys, counted.counts)
+        else:
+            self._keys, self._counts = counted.keys, counted.counts
         self._top = _kernels.merge_top(*self._top, *counted.top, keep)
         self._bottom = _kernels.merge_top(*self._bottom, *counted.bottom, keep)
         self._n += counted.n
