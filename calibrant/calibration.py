@@ -97,7 +97,11 @@ def check_plan(config: QuantConfig, prepared: PreparedModel) -> None:
     Raises:
         ConfigError: as `resolve_plan`.
     """
-    resolve_plan(config, layer_rows_of(prepared, None))
+    resolve_plan(config, layer_rows_of(prepared, None), other_nodes=_node_names(prepared))
+
+
+def _node_names(prepared: PreparedModel) -> list[str]:
+    return [node.name for node in prepared.model.graph if node.name]
 
 
 def calibrate(run: Run, config: QuantConfig, name: str, *, exact: bool, progress: Progress) -> Calibration:
@@ -114,15 +118,15 @@ def calibrate(run: Run, config: QuantConfig, name: str, *, exact: bool, progress
         ConfigError: the configuration names what the model does not have, or leaves no layer to quantize.
         RunError: `exact` without raw captures.
     """
-    plan = resolve_plan(config, layer_rows(run.read("layers")))
     prepared = load_prepared(run.model_folder)
+    plan = resolve_plan(config, layer_rows(run.read("layers")), other_nodes=_node_names(prepared))
     layers = {layer.layer_id: layer for layer in prepared.layers}
-    enabled = [row for row in plan.rows if row.enabled]
+    enabled = plan.enabled
     data = _fit_all_data(_Statistics(run), enabled, exact=exact, progress=progress)
     weights = {row.layer_id: _fit_weight(prepared, layers[row.layer_id], row) for row in enabled}
     plan, bias_events = _check_biases(plan, layers, data, weights)
     _require_a_layer(plan, bias_events)
-    kept = [row for row in plan.rows if row.enabled]
+    kept = plan.enabled
     frames = {
         "plan": plan.frame(name),
         "search": _search_frame(name, kept, data),
@@ -316,11 +320,12 @@ def _quantized(layer: Layer, frame: pl.DataFrame) -> QuantizedLayer:
     )
 
 
-def config_text(run: Run, fit: str) -> str:
+def config_text(run: Run, prepared: PreparedModel, fit: str) -> str:
     """Return AMCT's config.json of a fit: what was asked for, with the layers that stayed in float disabled."""
     record = run.info.fits[fit]
     config = parse_simple_config(record.config_text, record.config_source or "<options>")
-    plan = resolve_plan(config, layer_rows(run.read("layers")))
+    plan = resolve_plan(config, layer_rows(run.read("layers")), other_nodes=_node_names(prepared))
     enabled = set(run.read("plan").filter(pl.col("fit") == fit, pl.col("enabled"))["layer_id"])
     rows = tuple(replace(row, enabled=row.layer_id in enabled) for row in plan.rows)
-    return format_json_config(json_config(config, replace(plan, rows=rows)))
+    batches = -(-run.info.samples // run.info.batch_size)
+    return format_json_config(json_config(config, replace(plan, rows=rows), batch_num=batches))

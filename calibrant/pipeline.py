@@ -384,7 +384,7 @@ def export(
     with _timed(seconds, "export"):
         prepared = load_prepared(opened.model_folder)
         layers = quantized_layers(opened, prepared, fit)
-        write_export(prepared, layers, place, config_text(opened, fit))
+        write_export(prepared, layers, place, config_text(opened, prepared, fit))
     progress("export", 1, 1)
     opened.replace_events(["export"], fit, [])
     fits = {

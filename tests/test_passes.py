@@ -540,3 +540,15 @@ def test_trained_models(name: str, real_inputs: Path, tmp_path: Path) -> None:
         prepared.original_nodes,
     )
     assert ir.load(path).opset_imports[""] == prepared.model.opset_imports[""]
+
+
+def test_what_only_the_dropped_branch_used_goes(tmp_path):
+    proto = models.if_model()
+    for attribute in proto.graph.node[2].attribute:
+        branch = attribute.g
+        branch.initializer[0].name = f"w_{attribute.name}"
+        branch.node[2].input[1] = f"w_{attribute.name}"
+        proto.graph.initializer.append(branch.initializer.pop())
+    prepared = prepare(proto, tmp_path, fix_input={"sr": "16000"})
+    convolutions = [name for name in prepared.model.graph.initializers if name.startswith("w_")]
+    assert convolutions == ["w_then_branch"]

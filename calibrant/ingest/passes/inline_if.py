@@ -14,8 +14,7 @@ def inline_branch(model: ir.Model, node: ir.Node, *, taken: bool) -> None:
     Raises:
         ModelError: the branch is missing or has another number of outputs than the If.
     """
-    attribute = node.attributes.get("then_branch" if taken else "else_branch")
-    branch = None if attribute is None else attribute.as_graph()
+    branch = _branch(node, "then_branch" if taken else "else_branch")
     if branch is None or len(branch.outputs) != len(node.outputs):
         message = f"If '{node.name}': its {'then' if taken else 'else'} branch does not have the If's {len(node.outputs)} outputs"
         raise ModelError(message)
@@ -28,6 +27,21 @@ def inline_branch(model: ir.Model, node: ir.Node, *, taken: bool) -> None:
     _rename(body, model.graph, names)
     model.graph.insert_before(node, body)
     _replace_outputs(model.graph, node, results, body)
+    if (other := _branch(node, "else_branch" if taken else "then_branch")) is not None:
+        _release(other)
+
+
+def _branch(node: ir.Node, name: str) -> ir.Graph | None:
+    attribute = node.attributes.get(name)
+    return None if attribute is None else attribute.as_graph()
+
+
+def _release(branch: ir.Graph) -> None:
+    """Let the branch that is dropped use nothing of the main graph, so that what only it needed can go."""
+    branch.outputs.clear()
+    for node in list(branch.all_nodes()):
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
 
 
 def _move_initializers(branch: ir.Graph, graph: ir.Graph, names: UniqueNames) -> None:
