@@ -183,7 +183,8 @@ class Recorder:
         """
         with writing(self._folder):
             frames = [task.result() for task in flight.tasks]
-        refuse_non_finite(frames, flight.batch, [fold.tensor for fold in self.folds])
+        if any(fold.statistics.histogram.n_nan or fold.statistics.histogram.n_inf for fold in self.folds):
+            refuse_non_finite(frames, flight.batch, [fold.tensor for fold in self.folds])
         with writing(self._folder):
             for tensor_frames in frames:
                 self._samples.append(tensor_frames)

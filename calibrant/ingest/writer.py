@@ -22,6 +22,7 @@ from calibrant.stats.tables import write_frame
 ROW_GROUP_BYTES: Final = 8 * 2**20  # a group is written once it has as many bytes, and split above four times that
 BUFFERED_BYTES: Final = 128 * 2**20  # over all tensors: what may wait for its row group to fill
 SAMPLE_ROWS: Final = 2**16  # rows of a part of the `samples` table
+SAMPLE_FRAMES: Final = 2**8  # frames that wait; a small frame costs far more memory than its rows
 
 _ELEMENTS: Final = {"float32": pa.float32(), "float16": pa.float16()}
 _PARQUET: Final = {
@@ -161,6 +162,8 @@ class SamplesWriter:
             self._rows += frame.height
         if self._rows >= SAMPLE_ROWS:
             self.close()
+        elif len(self._waiting) >= SAMPLE_FRAMES:
+            self._waiting = [pl.concat(self._waiting, rechunk=True)]
 
     def close(self) -> None:
         """Write the rows that wait, sorted, as one part."""
