@@ -101,9 +101,7 @@ def numpy_ifmr(values: np.ndarray) -> int:
 
 def ifmr_from_array(size: float) -> tuple[Work, Work]:
     values = gaussian(8 * size)
-    return lambda: fit_ifmr(LogLinearHistogram.from_values(values, threads=2), IfmrOptions()), lambda: numpy_ifmr(
-        values
-    )
+    return lambda: fit_ifmr(LogLinearHistogram.from_values(values), IfmrOptions()), lambda: numpy_ifmr(values)
 
 
 def ifmr_exact(size: float) -> tuple[Work, Work]:

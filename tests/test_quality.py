@@ -8,6 +8,7 @@ import pytest
 
 from calibrant.errors import DataError, EmptyDataError, SchemaError, ShapeError
 from calibrant.quantizers import data_quality, dequantize, quantize, weight_quality
+from calibrant.quantizers._kernels import density_edges
 from calibrant.quantizers.affine import make_fit
 from calibrant.quantizers.integrals import squared_errors, sum_of_squares
 from calibrant.stats import LogLinearHistogram
@@ -40,6 +41,8 @@ def loss(bins, scale, lowest=-128, highest=127):
         ((0.5, 1.5, 1), 1.0, 1 / 12),
         ((0.25, 0.75, 4), 1.0, 4 * 2 * (0.5**3 - 0.25**3) / 3 / 0.5),  # cut by the border of two cells
         ((3.0, 3.0, 2), 2.0, 2.0),  # a point: half a step away, twice
+        ((1.0, 1 + 2.0**-20, 6), 1.0, 6 * 2.0**-40 / 3),  # narrow beside its distance from zero
+        ((0.5 - 2.0**-22, 0.5 + 2.0**-22, 1), 1.0, 0.25 - 2.0**-23 + 2.0**-44 / 3),  # narrow, on a border
         ((126.5, 127.5, 1), 1.0, 1 / 12),
         ((127.0, 129.0, 1), 1.0, 2.0**3 / 3 / 2),  # the last code reaches to the end
         ((127.5, 130.5, 1), 1.0, (3.5**3 - 0.5**3) / 3 / 3),  # wholly outside
@@ -58,6 +61,22 @@ def test_integrals_equal_the_pieces_cut_by_hand():
         ends = (lowest * scale, highest * scale)
         expected = sum(row[2] * naive.bin_loss(row[0], row[1], scale, *ends) for row in rows)
         assert loss(bins_of(*rows), scale, lowest, highest) == pytest.approx(expected, rel=1e-9)
+
+
+def test_neighbouring_bins_share_an_edge():
+    edges, drops, narrow = density_edges(
+        np.array([0.0, 1.0, 2.0, 4.0]), np.array([1.0, 2.0, 2.0, 5.0]), np.array([5, 4, 7, 1])
+    )
+    assert (edges.tolist(), drops.tolist()) == ([0, 1, 2, 4, 5], [-5, 1, 4, -1, 1])
+    assert narrow.tolist() == [2]
+
+
+@pytest.mark.parametrize("number", [1, 31, 32, 33, 64, 100])
+def test_each_candidate_is_judged_alone(number):
+    bins = LogLinearHistogram.from_values(np.random.default_rng(6).standard_normal(500).astype(F32)).bins()
+    scales, ends = np.linspace(0.01, 0.5, number), np.full(number, 100.0)
+    together = squared_errors(bins, scales, -ends, ends)
+    assert together.tolist() == [loss(bins, scale, -100, 100) for scale in scales]
 
 
 def test_sum_of_squares_by_hand():
