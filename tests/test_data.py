@@ -366,7 +366,19 @@ def test_folder_with_unmatched_names(tmp_path: Path) -> None:
 
 def test_folder_with_files_that_are_no_arrays(tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_bytes(b"x")
-    refused(tmp_path, [IMAGE], r"sample 0 \(a\.npy\): .*cannot be read as \.npy")
+    refused(tmp_path, [IMAGE], r"sample 0 \(a\.npy\): .*no numpy array")
+    np.save(tmp_path / "a.npy", np.array([None, 1]))
+    refused(tmp_path, [IMAGE], "holds Python objects")
+    np.save(tmp_path / "a.npy", images(1))
+    (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-9])
+    refused(tmp_path, [IMAGE], r"sample 0 \(a\.npy\): .*a\.npy cannot be read as \.npy.*numpy\.save")
+
+
+def test_folder_is_checked_before_the_first_sample_is_read(tmp_path: Path) -> None:
+    for i in range(3):
+        np.save(tmp_path / f"{i}.npy", images()[i] if i != 2 else images()[i].astype(np.float16))
+    with pytest.raises(DataError, match=r"sample 2 \(2\.npy\): input 'image' is float16"):
+        open_data(tmp_path, [IMAGE])
 
 
 def test_empty_data(tmp_path: Path) -> None:

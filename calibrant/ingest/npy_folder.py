@@ -8,6 +8,7 @@ import numpy as np
 
 from calibrant.errors import DataError, EmptyDataError, nearest
 from calibrant.ingest.model import ModelInput
+from calibrant.ingest.npz import read_header
 from calibrant.ingest.samples import Array, Sample, check_dtype, check_names, make_sample, single_sample_shape
 
 _NOT_IN_FILE_NAMES = re.compile(r'[\\/:*?"<>|]')
@@ -72,33 +73,48 @@ def _matched_names(folders: dict[str, Path]) -> list[str]:
     return first_names
 
 
+def _unreadable(path: Path, error: Exception, where: str) -> DataError:
+    return DataError(f"{where}: {path} cannot be read as .npy: {error}; write it with numpy.save")
+
+
+def _check_file(path: Path, spec: ModelInput, where: str) -> None:
+    """Check dtype and shape from the file's header."""
+    try:
+        with path.open("rb") as stream:
+            header = read_header(stream, f"{where}: {path}")
+    except OSError as error:
+        raise _unreadable(path, error, where) from error
+    check_dtype(header.dtype, spec, where)
+    single_sample_shape(header.shape, spec, where)
+
+
 def _read_array(path: Path, spec: ModelInput, where: str) -> Array:
     try:
-        array = np.load(path, allow_pickle=False)
+        array: Array = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        message = f"{where}: {path} cannot be read as .npy: {error}"
-        raise DataError(message) from error
-    if not isinstance(array, np.ndarray):
-        message = f"{where}: {path} holds several arrays, expected one; is it an .npz file?"
-        raise DataError(message)
-    check_dtype(array.dtype, spec, where)
+        raise _unreadable(path, error, where) from error
     return np.ascontiguousarray(array).reshape(single_sample_shape(array.shape, spec, where))
 
 
 def count_files(folder: Path, inputs: Sequence[ModelInput]) -> int:
-    """Return the number of samples in the folder.
+    """Check the headers of all files against the model and return the number of samples.
 
     Raises:
-        DataError: sub-folders or file names that do not match, or other files.
+        DataError: sub-folders or file names that do not match, other files, or a wrong dtype or shape.
     """
-    return len(_matched_names(_input_folders(folder, inputs)))
+    folders = _input_folders(folder, inputs)
+    names = _matched_names(folders)
+    for number, name in enumerate(names):
+        for spec in inputs:
+            _check_file(folders[spec.name] / name, spec, f"sample {number} ({name})")
+    return len(names)
 
 
 def read_npy_folder(folder: Path, inputs: Sequence[ModelInput]) -> Iterator[Sample]:
     """Yield the samples of a folder, sorted by file name.
 
     Raises:
-        DataError: wrong names, dtype or shape, or a file that cannot be read.
+        DataError: a file is cut, damaged or gone.
     """
     folders = _input_folders(folder, inputs)
     for number, name in enumerate(_matched_names(folders)):

@@ -26,34 +26,33 @@ class StoredArray:
     Attributes:
         shape: the first axis counts samples.
         dtype: of the elements.
+        is_fortran: whether the first axis varies fastest.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    is_fortran: bool
 
 
 def read_header(stream: IO[bytes], where: str) -> StoredArray:
     """Read the header of an ``.npy`` stream and leave the stream at the first element.
 
     Raises:
-        DataError: no npy data, object elements, or Fortran order (its samples do not lie one after the other).
+        DataError: no npy data, or object elements.
     """
     try:
         version = npy_format.read_magic(stream)
         reader = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
         shape, is_fortran, dtype = reader(stream)
     except ValueError as error:
-        message = f"{where}: no numpy array: {error}; write the file with numpy.savez"
+        message = f"{where}: no numpy array: {error}; write it with numpy.save or numpy.savez"
         raise DataError(message) from error
     if dtype.hasobject:
         message = (
             f"{where}: holds Python objects, expected numbers; samples of unequal shape go into a folder of .npy files"
         )
         raise DataError(message)
-    if is_fortran and len(shape) > 1:
-        message = f"{where}: is stored in Fortran order and cannot be streamed; save numpy.ascontiguousarray of it"
-        raise DataError(message)
-    return StoredArray(tuple(shape), dtype)
+    return StoredArray(tuple(shape), dtype, is_fortran)
 
 
 @contextmanager
@@ -81,8 +80,12 @@ def _array_names(archive: zipfile.ZipFile, path: Path) -> list[str]:
 def _headers(archive: zipfile.ZipFile, names: Sequence[str], path: Path) -> dict[str, StoredArray]:
     headers = {}
     for name in names:
+        where = f"{path}: array '{name}'"
         with archive.open(name + _SUFFIX) as stream:
-            headers[name] = read_header(stream, f"{path}: array '{name}'")
+            headers[name] = read_header(stream, where)
+        if headers[name].is_fortran and len(headers[name].shape) > 1:
+            message = f"{where}: is stored in Fortran order and cannot be streamed; save numpy.ascontiguousarray of it"
+            raise DataError(message)
     return headers
 
 
