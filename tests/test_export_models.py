@@ -1,5 +1,7 @@
 """How both models are built: names, types, places, merging, what stays as it was."""
 
+import dataclasses
+
 import exporting
 import models
 import numpy as np
@@ -12,8 +14,10 @@ from onnx import AttributeProto, TensorProto, numpy_helper
 from calibrant.errors import ExportError
 from calibrant.export.deploy import build_deploy
 from calibrant.export.fake_quant import build_fake_quant
+from calibrant.export.files import write_export
 from calibrant.export.graph_edit import Names
 from calibrant.export.quantized_layer import QuantizedLayer, dequant_scales, dequant_words, encode_layer
+from calibrant.export.verify import verify_export
 
 F32 = np.float32
 
@@ -179,6 +183,23 @@ def test_the_prepared_model_is_not_changed(tmp_path):
     assert [node.op_type for node in prepared.model.graph] == ["Conv", "Relu"]
     weight = prepared.model.graph.initializers["w"]
     assert (weight.dtype, weight.const_value.numpy().dtype) == (ir.DataType.FLOAT, np.float32)
+
+
+def test_unused_constants_are_not_exported(tmp_path):
+    prepared = exporting.prepare(models.conv_relu(), tmp_path)
+    unused = ir.Value(name="unused", const_value=ir.tensor(np.zeros(5, F32), name="unused"))
+    prepared.model.graph.register_initializer(unused)
+    model, _ = build_deploy(prepared, [encode_layer(prepared, layer) for layer in exporting.choose_scales(prepared)])
+    assert "unused" not in model.graph.initializers
+
+
+def test_tensors_in_files_come_into_the_model(tmp_path):
+    prepared = exporting.prepare(models.depthwise(), tmp_path)
+    ir.save(prepared.model, tmp_path / "prepared.onnx", external_data="prepared.onnx.data", size_threshold_bytes=0)
+    outside = dataclasses.replace(prepared, model=ir.load(tmp_path / "prepared.onnx"))
+    files = write_export(outside, exporting.choose_scales(outside, skip=["pw"]), tmp_path / "out" / "m", "{}")
+    (tmp_path / "prepared.onnx.data").unlink()
+    assert verify_export(files, [{"x": models.normal(1, 4, 8, 8)}]).passed
 
 
 # ----------------------------------------------------------------------------------------------------- quantized layers

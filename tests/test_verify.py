@@ -313,6 +313,26 @@ def test_inputs_of_another_model(tmp_path):
         verify_export(export.files, [{"X": feeds()[0]["x"]}])
 
 
+def test_samples_that_do_not_fit_are_named(tmp_path):
+    export = exporting.export(models.depthwise(), tmp_path)
+    with pytest.raises(DataError, match="verify: sample 1: onnxruntime fails on this sample"):
+        verify_export(export.files, [*feeds(4, 1), *feeds(5, 1)])
+    holed = feeds(4, 1)[0]["x"]
+    holed[0, 0, 0, 0] = np.nan
+    with pytest.raises(DataError, match=r"verify: sample 0: node 'dw\.quant': its input 'x' holds NaN"):
+        verify_export(export.files, [{"x": holed}])
+
+
+def test_a_fake_quant_model_that_does_not_open(tmp_path):
+    export = exporting.export(models.depthwise(), tmp_path)
+    model = export.fake_quant
+    node_of(model, "relu").op_type = "Unheard"
+    save(model, export.files.fake_quant)
+    report = verify_export(export.files, feeds())
+    assert not report.passed
+    assert "onnxruntime cannot open the model" in report.failures()[0]
+
+
 def test_a_fixed_batch_is_filled(tmp_path):
     export = exporting.export(models.fixed_batch(2), tmp_path)
     assert verify_export(export.files, feeds(3)).passed

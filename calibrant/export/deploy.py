@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from calibrant.export.graph_edit import Names, add_initializer, export_clone
+from calibrant.export.graph_edit import Names, add_initializer, export_clone, into_memory
 from calibrant.export.quantized_layer import EncodedLayer
 from calibrant.export.rewrite import Chain, Placement, rewrite
 from calibrant.ingest.model import PreparedModel
@@ -54,4 +54,5 @@ class DeployForm:
 def build_deploy(prepared: PreparedModel, layers: Sequence[EncodedLayer]) -> tuple[ir.Model, tuple[Placement, ...]]:
     """Return the deploy model and where its additions stand; the opset of the source model is kept."""
     model = export_clone(prepared)
-    return model, rewrite(DeployForm(model), layers)
+    placements = rewrite(DeployForm(model), layers)
+    return into_memory(model), placements

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from calibrant.errors import ExportError
 from calibrant.export.integer_layers import Array
-from calibrant.export.proto_graph import session_of
+from calibrant.export.proto_graph import run_session, session_of
 
 _CHAIN = ("Sub", "Clip", "Add", "Round", "Mul")  # from the layer backwards to the float data
 _LAYERS_AT_ONCE = 32  # layers whose values are exposed in one run: bounds what is held of one feed
@@ -183,7 +183,7 @@ class FakeRunner:
         exposed = self._exposed[number] if self._exposed else []
         own = self._outputs if number == 0 else []
         wanted = sorted({*exposed, *own} - self._feeds.keys())
-        found = self._session(number).run(wanted, dict(self._feeds))
+        found = run_session(self._session(number), wanted, self._feeds)
         self._held = (number, dict(self._feeds) | dict(zip(wanted, found, strict=True)))
 
     def _session(self, number: int) -> ort.InferenceSession:

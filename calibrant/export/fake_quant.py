@@ -2,7 +2,7 @@
 
 Integer-faithful: ``Mul(1/scale_d) -> Round -> Add(offset) -> Clip -> Sub(offset)`` on the data, int8 weights and int32 biases cast
 to float32, the layer on integer-valued float32, then ``Mul(scale_d * scale_w)``. Wherever all sums stay below 2**24 in magnitude
-float32 holds them exactly, so the layer's output equals the integer computation bit for bit (docs/export.md).
+float32 holds them exactly, so the layer's output equals the integer computation bit for bit.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from calibrant.errors import ExportError
-from calibrant.export.graph_edit import Names, add_initializer, export_clone
+from calibrant.export.graph_edit import Names, add_initializer, export_clone, into_memory
 from calibrant.export.quantized_layer import EncodedLayer
 from calibrant.export.rewrite import Chain, Placement, rewrite
 from calibrant.ingest.model import PreparedModel
@@ -88,7 +88,8 @@ def build_fake_quant(prepared: PreparedModel, layers: Sequence[EncodedLayer]) ->
         ExportError: the opset cannot be raised.
     """
     model = _raise_opset(export_clone(prepared))
-    return model, rewrite(FakeQuantForm(model), layers)
+    placements = rewrite(FakeQuantForm(model), layers)
+    return into_memory(model), placements
 
 
 def _along_channels(encoded: EncodedLayer) -> Float32Array:
@@ -106,7 +107,7 @@ def _raise_opset(model: ir.Model) -> ir.Model:
     if opset >= _LEAST_OPSET:
         return model
     try:
-        raised = onnx.version_converter.convert_version(ir.to_proto(model), _LEAST_OPSET)
+        raised = onnx.version_converter.convert_version(ir.to_proto(into_memory(model)), _LEAST_OPSET)
     except Exception as error:  # the converter raises bare RuntimeErrors and its own C++ types
         message = (
             f"the fake-quant model needs opset {_LEAST_OPSET} and the model has {opset}, which onnx cannot raise: "

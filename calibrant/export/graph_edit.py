@@ -13,12 +13,9 @@ _PRIVATE = "calibrant."  # prefix of the notes that ingest keeps in metadata_pro
 
 
 def export_clone(prepared: PreparedModel) -> ir.Model:
-    """Return a copy of the prepared model without calibrant's notes; the tensors are shared, not copied.
-
-    Tensors in external files are mapped into memory: the exported model must not point to the run directory.
-    """
+    """Return a copy of the prepared model without calibrant's notes and unused constants; the tensors are shared, not copied."""
     model = prepared.model.clone()
-    ir.external_data.load_to_model(model)
+    _drop_unused(model.graph)
     _strip_notes(model.metadata_props)
     for graph in model.graphs():
         _strip_notes(graph.metadata_props)
@@ -29,6 +26,20 @@ def export_clone(prepared: PreparedModel) -> ir.Model:
             for output in node.outputs:
                 _strip_notes(output.metadata_props)
     return model
+
+
+def into_memory(model: ir.Model) -> ir.Model:
+    """Load tensors from external files: an exported model must not point to the run directory.
+
+    To be called when codes have replaced the large weights, so that those are not read in vain.
+    """
+    return ir.external_data.load_to_model(model)
+
+
+def _drop_unused(graph: ir.Graph) -> None:
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del graph.initializers[name]
 
 
 def _strip_notes(properties: dict[str, str]) -> None:

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from calibrant.errors import DataError, ExportError, nearest
 from calibrant.export.deploy_graph import DeployGraph, take_apart
 from calibrant.export.integer_layers import Array, IntegerLayer, Quantizer
-from calibrant.export.proto_graph import part_of, session_of, values_read
+from calibrant.export.proto_graph import part_of, run_session, session_of, values_read
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -137,7 +137,7 @@ class _FloatStage:
         if self._session is None:
             part = part_of(self._model, self._nodes, feeds, self.outputs, self._initializers)
             self._session = session_of(part)
-        return dict(zip(self.outputs, self._session.run(self.outputs, feeds), strict=True))
+        return dict(zip(self.outputs, run_session(self._session, self.outputs, feeds), strict=True))
 
 
 Step = Quantizer | IntegerLayer | _FloatStage

@@ -8,6 +8,8 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
+from calibrant.errors import DataError, ExportError
+
 Array = npt.NDArray[Any]
 
 
@@ -51,6 +53,9 @@ def session_of(model: onnx.ModelProto | bytes, folder: str | None = None) -> ort
     Args:
         model: the model or its serialized form.
         folder: where the model's external data stands, or None.
+
+    Raises:
+        ExportError: onnxruntime cannot open it.
     """
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -61,7 +66,29 @@ def session_of(model: onnx.ModelProto | bytes, folder: str | None = None) -> ort
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     data = model if isinstance(model, bytes) else model.SerializeToString()
-    return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    try:
+        return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions have no common base
+        message = f"onnxruntime cannot open the model: {_first_line(error)}"
+        raise ExportError(message) from error
+
+
+def run_session(session: ort.InferenceSession, outputs: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
+    """Run a session.
+
+    Raises:
+        DataError: onnxruntime refuses the inputs or fails on them.
+    """
+    try:
+        found: list[Any] = session.run(list(outputs), dict(feeds))
+    except Exception as error:  # as above
+        message = f"onnxruntime fails on this sample: {_first_line(error)}"
+        raise DataError(message) from error
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def part_of(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from calibrant.errors import CalibrantError, EmptyDataError, ExportError
+from calibrant.errors import DataError, EmptyDataError, ExportError
 from calibrant.export.deploy_graph import DeployGraph
 from calibrant.export.fake_graph import FakeLayer, FakeReader, FakeRunner
 from calibrant.export.files import ExportedFiles
@@ -55,15 +55,23 @@ def verify_export(files: ExportedFiles, inputs: Sequence[Feeds], progress: Progr
     findings = list(lint_deploy(deploy, record))
     try:
         comparison = _Comparison(Interpreter(deploy), files.fake_quant, {entry.key: entry for entry in record})
-    except CalibrantError as error:
+        _compare_all(comparison, inputs, progress)
+    except ExportError as error:
         findings.append(Finding("error", "models", str(error)))
         return VerifyReport((), nan, len(inputs), tuple(findings))
-    for done, feeds in enumerate(inputs):
-        progress("verify", done, len(inputs))
-        comparison.feed(feeds)
-    progress("verify", len(inputs), len(inputs))
     findings += comparison.findings
     return VerifyReport(comparison.checks(), comparison.sqnr_db(), len(inputs), tuple(findings))
+
+
+def _compare_all(comparison: "_Comparison", inputs: Sequence[Feeds], progress: Progress) -> None:
+    for number, feeds in enumerate(inputs):
+        progress("verify", number, len(inputs))
+        try:
+            comparison.feed(feeds)
+        except DataError as error:
+            message = f"verify: sample {number}: {error}"
+            raise DataError(message) from error
+    progress("verify", len(inputs), len(inputs))
 
 
 class _Comparison:
@@ -79,7 +87,6 @@ class _Comparison:
         self._runner = FakeRunner(fake_quant, list(self._fakes.values()))
         self._tallies = {layer.name: _Tally(layer) for layer in interpreter.layers}
         self._outputs = _Distance()
-        self.findings: list[Finding] = []
         for layer in interpreter.layers:
             constants = _constant_faults(self._graph, layer, self._fakes[layer.name], record.get(layer.name))
             self._tallies[layer.name].fail(*constants)
@@ -97,9 +104,13 @@ class _Comparison:
         """Return the checks so far."""
         return tuple(self._tallies[layer.name].check() for layer in self._interpreter.layers)
 
+    @property
+    def findings(self) -> list[Finding]:
+        """Return what is wrong with outputs that have no SQNR."""
+        return self._outputs.findings
+
     def sqnr_db(self) -> float:
         """Return the least SQNR of an output so far."""
-        self.findings += self._outputs.findings
         return self._outputs.least_db()
 
     def _observe(self, done: LayerRun) -> None:
@@ -184,7 +195,8 @@ class _Distance:
 
     def least_db(self) -> float:
         """Return the least SQNR; infinite where nothing differs."""
-        return min((_decibels(signal, noise) for signal, noise in self._sums.values()), default=inf)
+        found = [_decibels(signal, noise) for signal, noise in self._sums.values()]
+        return float(np.min(found)) if found else inf  # np.min keeps a NaN, min does not
 
     def _add_float(self, name: str, got: Array, expected: Array) -> None:
         signal, noise = self._sums.get(name, (0.0, 0.0))
