@@ -5,6 +5,8 @@ inverted). Zero has the orders 0 (+0.0) and -1 (-0.0); the order of -x is ``~ord
 mode of a host library can change what counts as zero.
 """
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,9 @@ Counts = npt.NDArray[np.int64]
 Orders = npt.NDArray[np.int32]
 Table = npt.NDArray[np.uint16]
 Lanes = npt.NDArray[np.uint32]
+Reals = npt.NDArray[np.float64]
+Values = npt.NDArray[np.float32]
+Blocks = npt.NDArray[np.float32]
 
 INFINITY_ORDER = 0x7F800000  # order of +inf; NaN of positive sign lies above it
 BLOCK = 1024  # values that are looked at before they are counted: 4 KB, well inside the first cache
@@ -179,7 +184,7 @@ def _block_facts(block: Keys) -> tuple[int, int, int, int]:
             least = order
         doubled = np.uint32(block[i] << np.uint32(1))
         zeros = np.int32(zeros + np.int32(doubled == np.uint32(0)))
-        doubled = np.uint32(doubled - np.uint32(1))  # zero wraps to the greatest
+        doubled = np.uint32(doubled - np.uint32(1)) if doubled != np.uint32(0) else np.uint32(0xFFFFFFFF)
         if doubled < smallest:
             smallest = doubled
     return greatest, least, smallest, zeros
@@ -356,12 +361,10 @@ def collect_top(bits: Keys, maxima: Orders, flip: np.int32, floor: np.int32, kee
             floor = _thin_out(buffer, used, keep)
             used = np.int64(keep)
         end = np.uint64(used)
-        above = np.int32(floor + np.int32(1))
-        room = np.uint32(np.int32(INFINITY_ORDER) - above)
         for i in range(np.uint64(index * BLOCK), np.uint64(min((index + 1) * BLOCK, bits.size))):
             order = _order(bits[i], flip)
             buffer[end] = order
-            end += np.uint64(np.uint32(order - above) < room)  # wraps: one comparison for above <= order < infinity
+            end += np.uint64((order > floor) & (order < np.int32(INFINITY_ORDER)))
         used = np.int64(end)
     return used
 
@@ -400,3 +403,102 @@ def drain(table: Table, lanes: Lanes, spread: bool, low: int, high: int) -> tupl
         counts[end] = found[i]
         end += np.uint64(found[i] != 0)
     return keys[:used], counts[:used]
+
+
+@kernel
+def _limb_position(value: float, lowest_bit: int) -> tuple[int, int]:
+    """Split a finite value: its integer significand and the bit of the sum where that starts."""
+    fraction, exponent = math.frexp(value)
+    significand = np.int64(math.ldexp(fraction, 53))
+    return significand, np.int64(exponent) - 53 - lowest_bit
+
+
+@kernel
+def _misplaced(value: float, lowest_bit: int, highest_bit: int) -> bool:
+    """Tell whether a value has bits outside [lowest_bit, highest_bit)."""
+    if not math.isfinite(value) or math.frexp(value)[1] > highest_bit:
+        return True
+    significand, position = _limb_position(value, lowest_bit)
+    return position < 0 and (position <= -64 or significand & ((np.int64(1) << -position) - 1) != 0)
+
+
+@kernel
+def add_exactly(limbs: Counts, values: Reals, lowest_bit: int, highest_bit: int) -> int:
+    """Add a value to each row of limbs; return the index of a value out of range, and add nothing then, or -1."""
+    for row in range(values.size):
+        if values[row] != 0.0 and _misplaced(values[row], lowest_bit, highest_bit):
+            return row
+    for row in range(values.size):
+        if values[row] == 0.0:
+            continue
+        significand, position = _limb_position(values[row], lowest_bit)
+        if position < 0:
+            significand >>= -position
+            position = np.int64(0)
+        limb, shift = position // 32, position % 32
+        magnitude, sign = abs(significand), 1 if significand > 0 else -1
+        low = (magnitude & 0xFFFFFFFF) << shift
+        high = ((magnitude >> 32) << shift) + (low >> 32)
+        limbs[row, limb] += sign * (low & 0xFFFFFFFF)
+        limbs[row, limb + 1] += sign * (high & 0xFFFFFFFF)
+        limbs[row, limb + 2] += sign * (high >> 32)
+    return -1
+
+
+@kernel
+def carry_limbs(limbs: Counts) -> None:
+    """Bring all limbs but the last into [0, 2**32), which makes equal sums equal limbs."""
+    for row in range(limbs.shape[0]):
+        carried = np.int64(0)
+        for limb in range(limbs.shape[1] - 1):
+            total = limbs[row, limb] + carried
+            limbs[row, limb] = total & 0xFFFFFFFF
+            carried = total >> 32
+        limbs[row, limbs.shape[1] - 1] += carried
+
+
+@kernel
+def fold_samples(
+    values: Blocks, counts: Counts, reals: Reals, sums: Reals, squares: Reals, least: Values, greatest: Values
+) -> None:
+    """Fold each sample by itself, in element order: what a sample's row and its share of the channels need.
+
+    Only finite values count for sums and extremes; negative zero counts as zero.
+
+    Args:
+        values: shape (N, outer, C, inner).
+        counts: shape (N, 3), filled: zeros, NaN, infinities.
+        reals: shape (N, 4), filled: least, greatest (+inf, -inf where none is finite), sum, sum of squares.
+        sums: shape (N, C), all zero, filled: sum of each channel.
+        squares: shape (N, C), all zero, filled: sum of squares.
+        least: shape (C,), lowered in place.
+        greatest: shape (C,), raised in place.
+    """
+    for sample in range(values.shape[0]):
+        total = squared = 0.0
+        zeros = nans = infinities = np.int64(0)
+        low, high = np.float32(np.inf), np.float32(-np.inf)
+        for outer in range(values.shape[1]):
+            for channel in range(values.shape[2]):
+                part, part_squared = sums[sample, channel], squares[sample, channel]
+                run_low, run_high = np.float32(np.inf), np.float32(-np.inf)
+                for inner in range(values.shape[3]):
+                    value = values[sample, outer, channel, inner]
+                    if not math.isfinite(value):
+                        nans += np.int64(math.isnan(value))
+                        infinities += np.int64(math.isinf(value))
+                        continue
+                    value = np.float32(value + np.float32(0.0))
+                    zeros += np.int64(value == np.float32(0.0))
+                    run_low, run_high = min(run_low, value), max(run_high, value)
+                    wide = np.float64(value)
+                    square = wide * wide
+                    total += wide
+                    squared += square
+                    part += wide
+                    part_squared += square
+                sums[sample, channel], squares[sample, channel] = part, part_squared
+                least[channel], greatest[channel] = min(least[channel], run_low), max(greatest[channel], run_high)
+                low, high = min(low, run_low), max(high, run_high)
+        counts[sample, 0], counts[sample, 1], counts[sample, 2] = zeros, nans, infinities
+        reals[sample, 0], reals[sample, 1], reals[sample, 2], reals[sample, 3] = low, high, total, squared

@@ -1,0 +1,161 @@
+"""Sums and extremes of samples and channels, folded in a way that no grouping changes.
+
+A sample is folded by itself: float64 sums in element order. Channels then add the samples' sums exactly (`ExactSums`), so
+batch size, order and merge tree leave no trace. Only finite values count for sums and extremes.
+"""
+
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from calibrant.errors import MergeError
+from calibrant.stats import _kernels
+from calibrant.stats.exact_sums import ExactSums
+
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
+Int64Array = npt.NDArray[np.int64]
+
+SUM_BITS: Final = (-149, 168)  # float32 values, up to 2**40 of them
+SQUARE_BITS: Final = (-298, 296)  # their squares
+
+
+class SampleFold(NamedTuple):
+    """What a batch of samples adds.
+
+    Attributes:
+        n_zero: shape (N,), zeros of each sample.
+        n_nan: shape (N,).
+        n_inf: shape (N,).
+        minimum: shape (N,), NaN where no value is finite.
+        maximum: shape (N,).
+        total: shape (N,), sum of the finite values in element order.
+        total_squares: shape (N,), sum of their squares.
+        channel_totals: shape (N, C), sum of each channel of each sample.
+        channel_squares: shape (N, C).
+        channel_minimum: shape (C,), over the batch; +inf where no value is finite.
+        channel_maximum: shape (C,), -inf where none is.
+    """
+
+    n_zero: Int64Array
+    n_nan: Int64Array
+    n_inf: Int64Array
+    minimum: Float64Array
+    maximum: Float64Array
+    total: Float64Array
+    total_squares: Float64Array
+    channel_totals: Float64Array
+    channel_squares: Float64Array
+    channel_minimum: Float32Array
+    channel_maximum: Float32Array
+
+
+def fold_samples(blocks: Float32Array) -> SampleFold:
+    """Fold a batch of shape (N, outer, C, inner), each sample by itself.
+
+    Example:
+        >>> fold_samples(np.float32([[[[1, 2], [-3, 0]]]])).channel_totals.tolist()
+        [[3.0, -3.0]]
+    """
+    samples, _, channels, _ = blocks.shape
+    counts, reals = np.zeros((samples, 3), np.int64), np.zeros((samples, 4), np.float64)
+    totals, squares = np.zeros((samples, channels)), np.zeros((samples, channels))
+    least, greatest = np.full(channels, np.inf, np.float32), np.full(channels, -np.inf, np.float32)
+    _kernels.fold_samples(blocks, counts, reals, totals, squares, least, greatest)
+    extremes = np.where(np.isinf(reals[:, :2]), np.nan, reals[:, :2])
+    return SampleFold(*counts.T, *extremes.T, *reals[:, 2:].T, totals, squares, least, greatest)
+
+
+class ChannelStatistics:
+    """Counts, extremes and exact sums of the channels of one tensor.
+
+    Channels that only some samples have (a dynamic last axis) count over those samples.
+    """
+
+    def __init__(self) -> None:
+        self._n: Int64Array = np.zeros(0, np.int64)
+        self._minimum: Float32Array = np.zeros(0, np.float32)
+        self._maximum: Float32Array = np.zeros(0, np.float32)
+        self._totals, self._squares = ExactSums(0, *SUM_BITS), ExactSums(0, *SQUARE_BITS)
+
+    def update(self, fold: SampleFold, values_per_channel: int) -> None:
+        """Add a batch, in place.
+
+        Args:
+            fold: the folded batch.
+            values_per_channel: how many values a channel of one sample has.
+        """
+        samples, channels = fold.channel_totals.shape
+        self._grow(channels)
+        self._n[:channels] += samples * values_per_channel
+        np.minimum(self._minimum[:channels], fold.channel_minimum, out=self._minimum[:channels])
+        np.maximum(self._maximum[:channels], fold.channel_maximum, out=self._maximum[:channels])
+        for totals, squares in zip(fold.channel_totals, fold.channel_squares, strict=True):
+            self._totals.add(totals)
+            self._squares.add(squares)
+
+    def merge(self, other: Self) -> Self:
+        """Return the statistics of both together; the empty one is the identity."""
+        merged = type(self)()
+        merged._grow(max(self._n.size, other._n.size))
+        for part in (self, other):
+            mine = slice(part._n.size)
+            merged._n[mine] += part._n
+            np.minimum(merged._minimum[mine], part._minimum, out=merged._minimum[mine])
+            np.maximum(merged._maximum[mine], part._maximum, out=merged._maximum[mine])
+        merged._totals = self._totals.merge(other._totals)
+        merged._squares = self._squares.merge(other._squares)
+        return merged
+
+    def frame(self) -> pl.DataFrame:
+        """Return one row a channel, as `channel_columns` has them."""
+        return channel_columns(self._n, self._minimum, self._maximum, self._totals.values(), self._squares.values())
+
+    def _grow(self, channels: int) -> None:
+        more = channels - self._n.size
+        if more <= 0:
+            return
+        self._n = np.concatenate([self._n, np.zeros(more, np.int64)])
+        self._minimum = np.concatenate([self._minimum, np.full(more, np.inf, np.float32)])
+        self._maximum = np.concatenate([self._maximum, np.full(more, -np.inf, np.float32)])
+        self._totals, self._squares = self._totals.resized(channels), self._squares.resized(channels)
+
+
+def channel_columns(
+    n: Int64Array, minimum: Float32Array, maximum: Float32Array, totals: Float64Array, squares: Float64Array
+) -> pl.DataFrame:
+    """Return the columns that the `channels` and `weights` tables share, one row a channel.
+
+    Args:
+        n: shape (C,), values of each channel, NaN and infinity included.
+        minimum: shape (C,), over finite values; +inf where there is none, which becomes null.
+        maximum: shape (C,), -inf where there is none.
+        totals: shape (C,).
+        squares: shape (C,).
+    """
+    found = minimum <= maximum
+    low, high = np.where(found, minimum, np.nan), np.where(found, maximum, np.nan)
+    return pl.DataFrame(
+        {
+            "channel": np.arange(n.size, dtype=np.int32),
+            "n": n,
+            "min": low.astype(np.float32),
+            "max": high.astype(np.float32),
+            "abs_max": np.maximum(np.abs(low), np.abs(high)).astype(np.float32),
+            "sum": totals,
+            "sum_sq": squares,
+        }
+    ).with_columns(pl.col("min", "max", "abs_max").fill_nan(None))
+
+
+def require_equal(what: str, mine: object, theirs: object) -> None:
+    """Refuse to merge statistics that differ in what they describe.
+
+    Raises:
+        MergeError: the two differ.
+    """
+    if mine != theirs:
+        message = f"statistics of {what} {mine} and {theirs} cannot be merged"
+        raise MergeError(message)

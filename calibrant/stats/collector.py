@@ -1,0 +1,142 @@
+"""Everything that is folded for one captured tensor while the model runs.
+
+The tables that come out depend on the samples alone: not on batch size, order, shards or the merge tree, bit for bit.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from calibrant.errors import SchemaError, ShapeError
+from calibrant.stats.channels import ChannelStatistics, SampleFold, fold_samples, require_equal
+from calibrant.stats.histogram import MANTISSA_BITS, CountScratch, LogLinearHistogram
+from calibrant.stats.tables import SCHEMAS
+
+FloatArray = npt.NDArray[np.floating]
+
+
+class TensorStatistics:
+    """Histogram, channels and samples of one tensor.
+
+    Args:
+        tensor_id: the tensor's number in the run.
+        channel_axis: which axis of a batch (sample axis 0 included) counts channels; negative from the end; None for none.
+        mantissa_bits: of the histogram.
+
+    Attributes:
+        histogram: the tensor's histogram so far.
+
+    Example:
+        >>> statistics = TensorStatistics(0, channel_axis=1)
+        >>> rows = statistics.update(np.float32([[1, 2], [3, -4]]), [10, 11])
+        >>> rows["sum"].to_list(), statistics.channels_frame()["sum"].to_list()
+        ([3.0, -1.0], [4.0, -2.0])
+    """
+
+    def __init__(self, tensor_id: int, *, channel_axis: int | None, mantissa_bits: int = MANTISSA_BITS) -> None:
+        self._tensor_id = tensor_id
+        self._channel_axis = channel_axis
+        self._channels = ChannelStatistics()
+        self.histogram = LogLinearHistogram(mantissa_bits)
+
+    def update(
+        self, batch: FloatArray, sample_ids: Sequence[int], *, scratch: CountScratch | None = None
+    ) -> pl.DataFrame:
+        """Fold a batch, in place.
+
+        Args:
+            batch: shape (N, ...), float32 or float16 (widened); sample i is ``batch[i]``. Where the channel axis is the
+                sample axis or beyond the rank, no channels are counted.
+            sample_ids: N numbers.
+            scratch: the calling thread's counting table; made when needed.
+
+        Returns:
+            The rows of the `samples` table for these samples. Sums are float64, in element order, over finite values;
+            min and max are null where no value is finite.
+
+        Raises:
+            SchemaError: another dtype.
+            ShapeError: the batch has no sample axis or not as many samples as numbers.
+        """
+        values = self._checked(batch, sample_ids)
+        shape = self._block_shape(values.shape)
+        fold = fold_samples(values.reshape(shape or (values.shape[0], 1, 1, math.prod(values.shape[1:]))))
+        if shape is not None:
+            self._channels.update(fold, shape[1] * shape[3])
+        self.histogram.update(values, scratch=scratch)
+        return self._sample_rows(fold, sample_ids, math.prod(values.shape[1:]))
+
+    def merge(self, other: Self) -> Self:
+        """Return the statistics of both together; neither operand changes.
+
+        Raises:
+            MergeError: the operands describe different tensors, or differ in channel axis or bin width.
+        """
+        require_equal("tensor", self._tensor_id, other._tensor_id)
+        require_equal("channel axis", self._channel_axis, other._channel_axis)
+        merged = type(self)(self._tensor_id, channel_axis=self._channel_axis)
+        merged.histogram = self.histogram.merge(other.histogram)
+        merged._channels = self._channels.merge(other._channels)
+        return merged
+
+    def counters(self) -> dict[str, int | float | None]:
+        """Return n, n_zero, n_nan, n_inf, min, max (None where no value is finite) and mantissa_bits."""
+        return self.histogram.counters()
+
+    def channels_frame(self) -> pl.DataFrame:
+        """Return the tensor's rows of the `channels` table, by channel."""
+        return self._with_id("channels", self._channels.frame())
+
+    def histogram_frame(self) -> pl.DataFrame:
+        """Return the tensor's rows of the `histograms` table, by key."""
+        return self._with_id("histograms", self.histogram.to_tables().histogram)
+
+    def extremes_frame(self) -> pl.DataFrame:
+        """Return the tensor's rows of the `extremes` table: side max descending, then side min ascending."""
+        return self._with_id("extremes", self.histogram.to_tables().extremes)
+
+    def _checked(self, batch: FloatArray, sample_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        array = np.asarray(batch)
+        if array.dtype not in (np.float32, np.float16):
+            message = f"tensor {self._tensor_id}: activations are {array.dtype}; expected float32 or float16"
+            raise SchemaError(message)
+        if array.ndim == 0 or array.shape[0] != len(sample_ids):
+            message = (
+                f"tensor {self._tensor_id}: a batch of shape {array.shape} for {len(sample_ids)} samples; "
+                "expected the samples on axis 0"
+            )
+            raise ShapeError(message)
+        return np.ascontiguousarray(array, np.float32)
+
+    def _block_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
+        """Return (N, outer, C, inner), or None where there is no channel axis."""
+        if self._channel_axis is None:
+            return None
+        axis = self._channel_axis + len(shape) if self._channel_axis < 0 else self._channel_axis
+        if not 1 <= axis < len(shape):
+            return None
+        return shape[0], math.prod(shape[1:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+    def _sample_rows(self, fold: SampleFold, sample_ids: Sequence[int], n: int) -> pl.DataFrame:
+        columns = {
+            "sample": np.asarray(sample_ids, np.int64),
+            "n": np.full(len(sample_ids), n, np.int64),
+            "n_zero": fold.n_zero,
+            "n_nan": fold.n_nan,
+            "n_inf": fold.n_inf,
+            "min": fold.minimum,
+            "max": fold.maximum,
+            "sum": fold.total,
+            "sum_sq": fold.total_squares,
+        }
+        rows = pl.DataFrame(columns).with_columns(pl.col("min", "max").fill_nan(None))
+        return self._with_id("samples", rows)
+
+    def _with_id(self, table: str, rows: pl.DataFrame) -> pl.DataFrame:
+        schema = SCHEMAS[table]
+        numbered = rows.with_columns(pl.lit(self._tensor_id, pl.Int32).alias("tensor_id"))
+        return numbered.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
