@@ -1,4 +1,4 @@
-"""``python -m bench [--size F] [--only WORD]``: measure, print a Markdown table, keep the figures in bench/results."""
+"""``python -m bench [--size F] [--only WORD] [--out DIR]``: measure, print a Markdown table, keep the figures in bench/results."""
 
 import argparse
 import json
@@ -16,10 +16,10 @@ RESULTS = Path(__file__).parent / "results"
 HEADER = "| case | ours, ms | numpy, ms | figure | bar | met |\n|---|---|---|---|---|---|"
 
 
-def save(outcomes: list[Outcome]) -> Path:
+def save(outcomes: list[Outcome], folder: Path) -> Path:
     """Write the figures with what they were measured on."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / time.strftime("quantizers-%Y%m%dT%H%M%S.json")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / time.strftime("quantizers-%Y%m%dT%H%M%S.json")
     machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "numpy": np.__version__}
     path.write_text(json.dumps({"machine": machine, "cases": [outcome.record() for outcome in outcomes]}, indent=2))
     return path
@@ -30,6 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--size", type=float, default=1.0, help="share of the full inputs, for a quick look")
     parser.add_argument("--only", default="", help="only cases whose name contains this")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the figures")
     arguments = parser.parse_args()
     outcomes = []
     print(HEADER)
@@ -37,8 +38,10 @@ def main() -> int:
         if arguments.only in case.name:
             outcomes.append(run(case, arguments.size))
             print(outcomes[-1].row(), flush=True)
+    if arguments.size != 1.0:
+        print(f"\nInputs were {arguments.size:g} of the size that the names say; bars hold for full size only.")
     missed = sum(not outcome.met for outcome in outcomes)
-    print(f"\n{len(outcomes)} cases, {missed} below their bar; results: {save(outcomes)}")
+    print(f"\n{len(outcomes)} cases, {missed} that miss their bar; results: {save(outcomes, arguments.out)}")
     return 0
 
 
