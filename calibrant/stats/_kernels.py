@@ -6,6 +6,7 @@ mode of a host library can change what counts as zero.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ Lanes = npt.NDArray[np.uint32]
 Reals = npt.NDArray[np.float64]
 Values = npt.NDArray[np.float32]
 Blocks = npt.NDArray[np.float32]
+
+Number = Any  # a numpy scalar within kernels, a Python number outside
 
 INFINITY_ORDER = 0x7F800000  # order of +inf; NaN of positive sign lies above it
 BLOCK = 1024  # values that are looked at before they are counted: 4 KB, well inside the first cache
@@ -43,8 +46,8 @@ def value_orders(bits: Keys) -> Orders:
 
 @kernel
 def _segment(
-    orders: Orders, first: int, last: int, step: int, shift: int, keys: Keys, counts: Counts, used: int
-) -> int:
+    orders: Orders, first: Number, last: Number, step: Number, shift: Number, keys: Keys, counts: Counts, used: Number
+) -> Number:
     """Append the (key, count) runs of one sign's sorted values; return the new length."""
     for i in range(first, last, step):
         order = orders[i]
@@ -60,7 +63,7 @@ def _segment(
 
 
 @kernel
-def count_sorted(orders: Orders, shift: int) -> tuple[Keys, Counts, int, int, int, int]:
+def count_sorted(orders: Orders, shift: Number) -> tuple[Keys, Counts, Number, Number, Number, Number]:
     """Count sorted orders into bins.
 
     Returns:
@@ -82,7 +85,7 @@ def count_sorted(orders: Orders, shift: int) -> tuple[Keys, Counts, int, int, in
 
 
 @kernel
-def top_runs(orders: Orders, last: int, keep: int) -> tuple[Orders, Counts]:
+def top_runs(orders: Orders, last: Number, keep: Number) -> tuple[Orders, Counts]:
     """Return the `keep` greatest of ``orders[:last]`` (ascending) as runs, descending, without zeros."""
     values = np.empty(min(last, keep), np.int32)
     counts = np.empty(values.size, np.int64)
@@ -105,7 +108,9 @@ def top_runs(orders: Orders, last: int, keep: int) -> tuple[Orders, Counts]:
 
 
 @kernel
-def merge_top(values: Orders, counts: Counts, others: Orders, other_counts: Counts, keep: int) -> tuple[Orders, Counts]:
+def merge_top(
+    values: Orders, counts: Counts, others: Orders, other_counts: Counts, keep: Number
+) -> tuple[Orders, Counts]:
     """Merge two descending multisets and truncate to `keep` members, the last count included."""
     merged = np.empty(min(values.size + others.size, keep), np.int32)
     merged_counts = np.empty(merged.size, np.int64)
@@ -164,14 +169,14 @@ def merge_pairs(keys: Keys, counts: Counts, others: Keys, other_counts: Counts) 
 
 
 @kernel
-def _order(bits: np.uint32, flip: np.int32) -> np.int32:
+def _order(bits: Number, flip: Number) -> Number:
     """Return the order of a pattern, or that of the negated value where `flip` is -1."""
     signed = np.int32(bits)
     return np.int32(np.int32(signed ^ np.int32(np.int32(signed >> np.int32(31)) & np.int32(0x7FFFFFFF))) ^ flip)
 
 
 @kernel
-def _block_facts(block: Keys) -> tuple[int, int, int, int]:
+def _block_facts(block: Keys) -> tuple[Number, Number, Number, Number]:
     """Return greatest order, least order, ``2 * magnitude - 1`` of the least value that is not zero, and the zeros."""
     greatest, least = np.int32(-0x7FFFFFFF - 1), np.int32(0x7FFFFFFF)
     smallest = np.uint32(0xFFFFFFFF)
@@ -191,7 +196,7 @@ def _block_facts(block: Keys) -> tuple[int, int, int, int]:
 
 
 @kernel
-def _finite_facts(block: Keys) -> tuple[int, int, int]:
+def _finite_facts(block: Keys) -> tuple[Number, Number, Number]:
     """Return greatest and least order of the finite values, and the infinities."""
     greatest, least = np.int32(~INFINITY_ORDER), np.int32(INFINITY_ORDER)
     infinities = np.int32(0)
@@ -206,7 +211,7 @@ def _finite_facts(block: Keys) -> tuple[int, int, int]:
 
 
 @kernel
-def _repeats(block: Keys) -> bool:
+def _repeats(block: Keys) -> Number:
     """Tell by a sample whether near neighbours are equal; then increments of one counter wait for each other."""
     equal = np.int32(0)
     for i in range(min(block.size - 2, SAMPLED)):
@@ -216,7 +221,7 @@ def _repeats(block: Keys) -> bool:
 
 
 @kernel
-def _count_spread(block: Keys, shift: np.uint32, lanes: Lanes) -> None:
+def _count_spread(block: Keys, shift: Number, lanes: Lanes) -> None:
     """Count values that repeat: neighbours go to different lanes of a key, so that no store is read back at once."""
     for i in range(block.size):
         bits = block[i]
@@ -228,7 +233,7 @@ def _count_spread(block: Keys, shift: np.uint32, lanes: Lanes) -> None:
 
 
 @kernel
-def _count_distinct(block: Keys, shift: np.uint32, table: Table) -> None:
+def _count_distinct(block: Keys, shift: Number, table: Table) -> None:
     """Count values other than zero that rarely repeat."""
     for i in range(block.size):
         if np.uint32(block[i] << np.uint32(1)) != np.uint32(0):
@@ -237,7 +242,7 @@ def _count_distinct(block: Keys, shift: np.uint32, table: Table) -> None:
 
 
 @kernel
-def _count_whole(block: Keys, shift: np.uint32, table: Table) -> None:
+def _count_whole(block: Keys, shift: Number, table: Table) -> None:
     """Do what `_count_distinct` does for a block of full size without zeros: strides overlap better than neighbours."""
     for i in range(BLOCK // STRIDES):
         for lane in range(STRIDES):
@@ -246,7 +251,7 @@ def _count_whole(block: Keys, shift: np.uint32, table: Table) -> None:
 
 
 @kernel
-def _count_sparse(block: Keys, shift: np.uint32, table: Table) -> None:
+def _count_sparse(block: Keys, shift: Number, table: Table) -> None:
     """Do what `_count_whole` does where there are zeros: these go round the spare counters, without a branch."""
     for i in range(BLOCK // STRIDES):
         for lane in range(STRIDES):
@@ -258,8 +263,8 @@ def _count_sparse(block: Keys, shift: np.uint32, table: Table) -> None:
 
 @kernel
 def count_dense(
-    bits: Keys, shift: np.uint32, table: Table, lanes: Lanes, careful: bool, maxima: Orders, minima: Orders
-) -> tuple[int, int, int, int, bool]:
+    bits: Keys, shift: Number, table: Table, lanes: Lanes, careful: bool, maxima: Orders, minima: Orders
+) -> tuple[Number, Number, Number, Number, Number]:
     """Count bit patterns into `table` (16 bits wide, may wrap) and `lanes`; zeros only in the result.
 
     Args:
@@ -302,8 +307,8 @@ def count_dense(
 
 @kernel
 def floor_order(
-    ahead: Keys, ahead_counts: Counts, n_zero: int, behind: Keys, behind_counts: Counts, shift: int, keep: int
-) -> int:
+    ahead: Keys, ahead_counts: Counts, n_zero: Number, behind: Keys, behind_counts: Counts, shift: Number, keep: Number
+) -> Number:
     """Return an order that the `keep` greatest values exceed and few others do.
 
     Args:
@@ -331,7 +336,7 @@ def floor_order(
 
 
 @kernel
-def _thin_out(buffer: Orders, used: int, keep: int) -> np.int32:
+def _thin_out(buffer: Orders, used: Number, keep: Number) -> Number:
     """Move the `keep` greatest to the front; return the least of them."""
     chosen = np.partition(buffer[:used], used - keep)
     buffer[:keep] = chosen[used - keep :]
@@ -339,7 +344,7 @@ def _thin_out(buffer: Orders, used: int, keep: int) -> np.int32:
 
 
 @kernel
-def collect_top(bits: Keys, maxima: Orders, flip: np.int32, floor: np.int32, keep: int, buffer: Orders) -> int:
+def collect_top(bits: Keys, maxima: Orders, flip: Number, floor: Number, keep: Number, buffer: Orders) -> Number:
     """Collect the finite orders above a floor, at least the `keep` greatest of them.
 
     Args:
@@ -370,7 +375,7 @@ def collect_top(bits: Keys, maxima: Orders, flip: np.int32, floor: np.int32, kee
 
 
 @kernel
-def _fold_lanes(table: Table, lanes: Lanes, low: int, high: int, counts: Counts) -> None:
+def _fold_lanes(table: Table, lanes: Lanes, low: Number, high: Number, counts: Counts) -> None:
     """Move the counts of a range of keys out of both tables into `counts`."""
     for i in range(np.uint64(high - low + 1)):
         key = np.uint64(low) + i
@@ -384,7 +389,7 @@ def _fold_lanes(table: Table, lanes: Lanes, low: int, high: int, counts: Counts)
 
 
 @kernel
-def drain(table: Table, lanes: Lanes, spread: bool, low: int, high: int) -> tuple[Keys, Counts]:
+def drain(table: Table, lanes: Lanes, spread: bool, low: Number, high: Number) -> tuple[Keys, Counts]:
     """Empty the tables over a range of keys, low to high inclusive; return the keys that occurred and their counts."""
     size = max(np.int64(0), high - low + 1)
     found = np.empty(size, np.int64)
@@ -406,7 +411,7 @@ def drain(table: Table, lanes: Lanes, spread: bool, low: int, high: int) -> tupl
 
 
 @kernel
-def _limb_position(value: float, lowest_bit: int) -> tuple[int, int]:
+def _limb_position(value: Number, lowest_bit: Number) -> tuple[Number, Number]:
     """Split a finite value: its integer significand and the bit of the sum where that starts."""
     fraction, exponent = math.frexp(value)
     significand = np.int64(math.ldexp(fraction, 53))
@@ -414,7 +419,7 @@ def _limb_position(value: float, lowest_bit: int) -> tuple[int, int]:
 
 
 @kernel
-def _misplaced(value: float, lowest_bit: int, highest_bit: int) -> bool:
+def _misplaced(value: Number, lowest_bit: Number, highest_bit: Number) -> Number:
     """Tell whether a value has bits outside [lowest_bit, highest_bit)."""
     if not math.isfinite(value) or math.frexp(value)[1] > highest_bit:
         return True
@@ -423,7 +428,7 @@ def _misplaced(value: float, lowest_bit: int, highest_bit: int) -> bool:
 
 
 @kernel
-def add_exactly(limbs: Counts, values: Reals, lowest_bit: int, highest_bit: int) -> int:
+def add_exactly(limbs: Counts, values: Reals, lowest_bit: Number, highest_bit: Number) -> Number:
     """Add a value to each row of limbs; return the index of a value out of range, and add nothing then, or -1."""
     for row in range(values.size):
         if values[row] != 0.0 and _misplaced(values[row], lowest_bit, highest_bit):

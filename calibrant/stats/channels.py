@@ -64,8 +64,9 @@ def fold_samples(blocks: Float32Array) -> SampleFold:
     totals, squares = np.zeros((samples, channels)), np.zeros((samples, channels))
     least, greatest = np.full(channels, np.inf, np.float32), np.full(channels, -np.inf, np.float32)
     _kernels.fold_samples(blocks, counts, reals, totals, squares, least, greatest)
-    extremes = np.where(np.isinf(reals[:, :2]), np.nan, reals[:, :2])
-    return SampleFold(*counts.T, *extremes.T, *reals[:, 2:].T, totals, squares, least, greatest)
+    n_zero, n_nan, n_inf = counts.T
+    minimum, maximum, total, total_squares = np.where(np.isinf(reals), np.nan, reals).T
+    return SampleFold(n_zero, n_nan, n_inf, minimum, maximum, total, total_squares, totals, squares, least, greatest)
 
 
 class ChannelStatistics:
