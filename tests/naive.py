@@ -186,8 +186,8 @@ def channel_moments(samples: Sequence[np.ndarray], axis: int) -> list[Moments]:
                 n_zero=sum(part.n_zero for part in parts),
                 n_nan=sum(part.n_nan for part in parts),
                 n_inf=sum(part.n_inf for part in parts),
-                minimum=min(part.minimum for part in parts),
-                maximum=max(part.maximum for part in parts),
+                minimum=min((part.minimum for part in parts if not math.isnan(part.minimum)), default=math.nan),
+                maximum=max((part.maximum for part in parts if not math.isnan(part.maximum)), default=math.nan),
                 total=exact_sum([part.total for part in parts]),
                 total_squares=exact_sum([part.total_squares for part in parts]),
             )
@@ -196,8 +196,12 @@ def channel_moments(samples: Sequence[np.ndarray], axis: int) -> list[Moments]:
 
 
 def exact_sum(values: Sequence[float]) -> float:
-    """The sum in exact fractions, rounded once (half to even) to float64."""
-    return float(sum((Fraction(value) for value in values), Fraction(0)))
+    """The sum in exact fractions, rounded once (half to even) to float64; infinite where float64 ends."""
+    total = sum((Fraction(value) for value in values), Fraction(0))
+    try:
+        return float(total)
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
 
 
 # ------------------------------------------------------------------------------------------------------ weight layout

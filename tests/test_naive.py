@@ -101,6 +101,8 @@ def test_sums():
     assert naive.ordered_sum(values) == 1.0  # the first 1.0 is lost
     assert naive.exact_sum(values) == 2.0
     assert naive.exact_sum([0.1] * 10) == math.fsum([0.1] * 10) == 1.0
+    assert naive.exact_sum([1e308, 1e308]) == math.inf
+    assert naive.exact_sum([5e-324, -5e-324, -1e-320]) == -1e-320
     sample = np.array([[1, 2], [np.nan, -4]], F32)
     assert naive.moments(sample) == (4, 0, 1, 0, -4.0, 2.0, -1.0, 21.0)
     rows = naive.channel_moments([sample, sample * F32(2)], axis=1)
