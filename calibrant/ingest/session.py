@@ -65,6 +65,7 @@ def session_options() -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.use_deterministic_compute = True
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads leave the cores to the fold
     options.log_severity_level = ERRORS_ONLY
     return options
 
