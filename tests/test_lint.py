@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from calibrant.export.lint import lint_deploy
-from calibrant.export.static_ranks import ranks_of
+from calibrant.export.static_shapes import ranks_of
 from calibrant.proto.record import read_record
 
 

@@ -15,6 +15,7 @@ from exporting import CASES, Case
 from onnx import AttributeProto, numpy_helper
 
 from calibrant.errors import DataError, EmptyDataError, ExportError
+from calibrant.export import fake_graph
 from calibrant.export.files import write_export
 from calibrant.export.verify import verify_export
 
@@ -116,6 +117,13 @@ def test_report_prints_a_row_a_layer(tmp_path):
     assert told[0] == ("verify", 0, 2)
     assert told[-1] == ("verify", 2, 2)
     assert dataclasses.is_dataclass(report)
+
+
+def test_layers_may_be_exposed_one_at_a_time(tmp_path, monkeypatch):
+    export = exporting.export(models.depthwise(), tmp_path)
+    whole = verify_export(export.files, feeds())
+    monkeypatch.setattr(fake_graph, "_HELD_ELEMENTS", 1)
+    assert verify_export(export.files, feeds()) == whole
 
 
 # ---------------------------------------------------------------------------------------------------------- tampering

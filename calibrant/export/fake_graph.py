@@ -13,9 +13,10 @@ from onnx import numpy_helper
 from calibrant.errors import ExportError
 from calibrant.export.integer_layers import Array
 from calibrant.export.proto_graph import run_session, session_of
+from calibrant.export.static_shapes import elements_of
 
 _CHAIN = ("Sub", "Clip", "Add", "Round", "Mul")  # from the layer backwards to the float data
-_LAYERS_AT_ONCE = 32  # layers whose values are exposed in one run: bounds what is held of one feed
+_HELD_ELEMENTS = 32 * 2**20  # exposed float32 elements held of one feed, about 128 MB; a single layer may need more
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,9 +157,9 @@ class FakeRunner:
         self._model = onnx.load(path, load_external_data=False)
         self._folder = str(path.parent) if Path(f"{path}.data").is_file() else None
         self._outputs = [value.name for value in self._model.graph.output]
-        groups = [layers[start : start + _LAYERS_AT_ONCE] for start in range(0, len(layers), _LAYERS_AT_ONCE)]
-        self._group_of = {layer.name: number for number, group in enumerate(groups) for layer in group}
-        self._exposed = [sorted({name for layer in group for name in layer.exposed}) for group in groups]
+        self._layers = layers
+        self._group_of: dict[str, int] = {}
+        self._exposed: list[list[str]] = []
         self._sessions: dict[int, ort.InferenceSession] = {}
         self._feeds: Mapping[str, Array] = {}
         self._held: tuple[int, dict[str, Any]] = (-1, {})
@@ -166,9 +167,26 @@ class FakeRunner:
 
     def start(self, feeds: Mapping[str, Array]) -> None:
         """Begin with another feed; the model's own outputs for it are in `outputs` from here on."""
+        if not self._exposed:
+            self._group(feeds)
         self._feeds = feeds
         self._hold(0)
         self.outputs = {name: self._held[1][name] for name in self._outputs}
+
+    def _group(self, feeds: Mapping[str, Array]) -> None:
+        """Share the layers among runs so that each exposes a bounded amount, by the sizes for the first feed."""
+        sizes = elements_of(self._model, feeds)
+        unknown = max(sizes.values(), default=1)
+        groups, held = [set[str]()], 0
+        for layer in self._layers:
+            size = sum(sizes.get(name, unknown) for name in set(layer.exposed) - groups[-1])
+            if groups[-1] and held + size > _HELD_ELEMENTS:
+                groups.append(set())
+                held = 0
+            groups[-1].update(layer.exposed)
+            held += size
+            self._group_of[layer.name] = len(groups) - 1
+        self._exposed = [sorted(group) for group in groups]
 
     def values(self, layer: FakeLayer) -> tuple[Array, Array, Array]:
         """Return the float data, the integer-valued data and the float output of a layer."""
@@ -180,9 +198,8 @@ class FakeRunner:
 
     def _hold(self, number: int) -> None:
         self._held = (-1, {})  # frees the last group before the next one is made
-        exposed = self._exposed[number] if self._exposed else []
         own = self._outputs if number == 0 else []
-        wanted = sorted({*exposed, *own} - self._feeds.keys())
+        wanted = sorted({*self._exposed[number], *own} - self._feeds.keys())
         found = run_session(self._session(number), wanted, self._feeds)
         self._held = (number, dict(self._feeds) | dict(zip(wanted, found, strict=True)))
 
@@ -191,7 +208,7 @@ class FakeRunner:
             model = onnx.ModelProto()
             model.CopyFrom(self._model)
             known = {value.name for value in model.graph.input}.union(self._outputs)
-            extra = [name for name in self._exposed[number] if name not in known] if self._exposed else []
+            extra = [name for name in self._exposed[number] if name not in known]
             model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
             self._sessions[number] = session_of(model, self._folder)
         return self._sessions[number]

@@ -16,7 +16,7 @@ from onnx import AttributeProto, TensorProto, numpy_helper
 from calibrant.export.integer_layers import INTEGER_OPS
 from calibrant.export.proto_graph import attributes_of, default_opset, values_read
 from calibrant.export.quantized_layer import dequant_scales
-from calibrant.export.static_ranks import ranks_of
+from calibrant.export.static_shapes import ranks_of
 from calibrant.proto.record import RecordEntry
 
 _OPSETS = (8, 22)  # ATC looks operators up as ai.onnx::<opset>::<type> and knows these

@@ -63,6 +63,7 @@ def session_of(model: onnx.ModelProto | bytes, folder: str | None = None) -> ort
     options.add_session_config_entry(
         "session.intra_op.allow_spinning", "0"
     )  # idle pools would take the cores from BLAS
+    options.enable_cpu_mem_arena = False  # an arena keeps its peak, and there is one a session
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     data = model if isinstance(model, bytes) else model.SerializeToString()

@@ -1,4 +1,8 @@
-"""Infer the ranks of a deploy model's values with onnx's shape inference, which does not know Ascend's operators."""
+"""Infer ranks and sizes with onnx's shape inference, which does not know Ascend's operators."""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
 
 import onnx
 from onnx import TensorProto
@@ -22,6 +26,21 @@ def ranks_of(model: onnx.ModelProto) -> dict[str, int]:
         if not found:
             return {name: len(shape) for name, shape in shapes.items()}
         twin.graph.value_info.extend(found)
+
+
+def elements_of(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many elements the values of a plain ONNX model have for these inputs; those that cannot be inferred are left out."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    del bare.graph.value_info[:], bare.graph.input[:]
+    for value in model.graph.input:
+        element = value.type.tensor_type.elem_type
+        shape = list(feeds[value.name].shape) if value.name in feeds else None
+        bare.graph.input.append(onnx.helper.make_tensor_value_info(value.name, element, shape))
+    for output in bare.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    shapes = _shapes(onnx.shape_inference.infer_shapes(bare, data_prop=True).graph)
+    return {name: prod(shape) for name, shape in shapes.items() if all(shape)}
 
 
 def _reshaped(graph: onnx.GraphProto, shapes: dict[str, list[int]]) -> list[onnx.ValueInfoProto]:
