@@ -3,7 +3,7 @@
 No inference: everything comes from the run's tables and from the weights of its prepared model.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,9 +81,18 @@ class _Statistics:
         extremes = self._extremes.get(tensor_id, pl.DataFrame(schema=SCHEMAS["extremes"])).drop("tensor_id")
         return LogLinearHistogram.from_tables(bins, extremes, counters.select(names))
 
-    def values(self, tensor_id: int) -> FloatArray:
-        """Return all raw values of a tensor, flat."""
-        return np.concatenate([np.ravel(array) for _, array in self._run.captures(self.name(tensor_id))])
+    def values(self, tensor_id: int) -> "_RawValues":
+        return _RawValues(self._run, self.name(tensor_id))
+
+
+class _RawValues:
+    """The captured activations of a tensor, read again by each iteration, never all at once."""
+
+    def __init__(self, run: Run, tensor: str) -> None:
+        self._run, self._tensor = run, tensor
+
+    def __iter__(self) -> Iterator[FloatArray]:
+        return (np.asarray(array) for _, array in self._run.captures(self._tensor))
 
 
 def _by_tensor(frame: pl.DataFrame) -> dict[int, pl.DataFrame]:
