@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import naive
 import numpy as np
@@ -114,6 +115,34 @@ def test_layout_of_the_array_does_not_matter(view):
     else:
         values.setflags(write=False)
     assert_histogram_is(LogLinearHistogram.from_values(values), naive.histogram(values))
+
+
+@pytest.mark.parametrize("name", ["gaussian", "float16 gaussian", "large relu"])
+def test_the_callers_buffer_is_neither_kept_nor_changed(name, scratch):
+    values = dataset(name)
+    histogram, statistics = LogLinearHistogram(), TensorStatistics(0, channel_axis=None)
+    histogram.update(values, scratch=scratch)
+    statistics.update(values[None], [0], scratch=scratch)
+    assert values.tobytes() == dataset(name).tobytes()
+    values[...] = 77
+    fresh = LogLinearHistogram.from_values(dataset(name))
+    assert_equal_tables(histogram, fresh)
+    assert_equal_tables(statistics.histogram, fresh)
+
+
+def test_threads_with_a_scratch_each_do_not_disturb_one_another():
+    names = ["large gaussian", "large relu", "gaussian", "all kinds", "heavy tail", "integers"] * 2
+
+    def count(part: list[str]) -> list[LogLinearHistogram]:
+        own, found = CountScratch(), [LogLinearHistogram() for _ in part]
+        for name, histogram in zip(part, found, strict=True):
+            histogram.update(dataset(name), scratch=own)
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        together = [histogram for found in pool.map(count, (names[:6], names[6:])) for histogram in found]
+    for name, histogram in zip(names, together, strict=True):
+        assert_equal_tables(histogram, LogLinearHistogram.from_values(dataset(name)))
 
 
 @pytest.mark.parametrize("name", ALL)
