@@ -478,7 +478,7 @@ def test_nan_is_named(tmp_path: Path, size: int, keep: str) -> None:
 def test_nan_in_the_input_names_the_input_first(tmp_path: Path) -> None:
     x = images(4)
     x[2, 0, 0, 0] = np.inf
-    with pytest.raises(DataError, match=r"tensor 'x' a model input: 1 infinity in sample 2 \(feed 0\[2\]\)"):
+    with pytest.raises(DataError, match=r"tensor 'x' \(a model input\): 1 infinity in sample 2 \(feed 0\[2\]\)"):
         capture(models.depthwise(3), [{"x": x}], tmp_path)
 
 

@@ -226,7 +226,7 @@ def refuse_non_finite(
 
 
 def _non_finite(tensor: CapturedTensor, number: int, sample: Sample, n_nan: int, n_inf: int) -> DataError:
-    node = "a model input" if tensor.is_input else f"of node '{tensor.producer}'"
+    node = "(a model input)" if tensor.is_input else f"of node '{tensor.producer}'"
     counts = [f"{n_nan} NaN"] * (n_nan > 0) + [f"{n_inf} infinit{'y' if n_inf == 1 else 'ies'}"] * (n_inf > 0)
     where = f"in sample {number} ({sample.place})" if number >= 0 else "in all samples"
     advice = (
