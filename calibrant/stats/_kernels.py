@@ -21,12 +21,15 @@ Lanes = npt.NDArray[np.uint32]
 Reals = npt.NDArray[np.float64]
 Values = npt.NDArray[np.float32]
 Blocks = npt.NDArray[np.float32]
+Patterns = npt.NDArray[np.uint32]
+Ranges = npt.NDArray[np.int32]
 
 Number = Any  # a numpy scalar within kernels, a Python number outside
 
 INFINITY_ORDER = 0x7F800000  # order of +inf; NaN of positive sign lies above it
 BLOCK = 1024  # values that are looked at before they are counted: 4 KB, well inside the first cache
 STRIDES = 8  # measured: 8 strides of 128 values count in 60 % of the time of neighbours
+PATCH = 64  # values of a block that are searched for extremes at once
 SAMPLED = 128  # values of a block that are compared with their neighbours
 STALLING = 2  # equal neighbours in the sample from which the spread table is faster
 LANES = 4  # counters of a key in the spread table
@@ -344,6 +347,37 @@ def _thin_out(buffer: Orders, used: Number, keep: Number) -> Number:
 
 
 @kernel
+def _collect_span(
+    bits: Keys, start: Number, stop: Number, flip: Number, floor: Number, buffer: Orders, used: Number
+) -> Number:
+    """Append the finite orders above a floor; return the new length of the buffer."""
+    end = np.uint64(used)
+    for i in range(np.uint64(start), np.uint64(stop)):
+        order = _order(bits[i], flip)
+        buffer[end] = order
+        end += np.uint64((order > floor) & (order < np.int32(INFINITY_ORDER)))
+    return np.int64(end)
+
+
+@kernel
+def _collect_block(
+    bits: Keys, start: Number, stop: Number, flip: Number, floor: Number, buffer: Orders, used: Number
+) -> Number:
+    """Do what `_collect_span` does, passing over patches without such an order."""
+    whole = (stop - start) // PATCH
+    for patch in range(whole):
+        first = np.uint64(start + patch * PATCH)
+        greatest = np.int32(~INFINITY_ORDER)
+        for i in range(PATCH):
+            order = _order(bits[first + np.uint64(i)], flip)
+            if order > greatest:
+                greatest = order
+        if greatest > floor:
+            used = _collect_span(bits, first, first + np.uint64(PATCH), flip, floor, buffer, used)
+    return _collect_span(bits, start + whole * PATCH, stop, flip, floor, buffer, used)
+
+
+@kernel
 def collect_top(bits: Keys, maxima: Orders, flip: Number, floor: Number, keep: Number, buffer: Orders) -> Number:
     """Collect the finite orders above a floor, at least the `keep` greatest of them.
 
@@ -365,12 +399,7 @@ def collect_top(bits: Keys, maxima: Orders, flip: Number, floor: Number, keep: N
         if used > buffer.size - BLOCK:
             floor = _thin_out(buffer, used, keep)
             used = np.int64(keep)
-        end = np.uint64(used)
-        for i in range(np.uint64(index * BLOCK), np.uint64(min((index + 1) * BLOCK, bits.size))):
-            order = _order(bits[i], flip)
-            buffer[end] = order
-            end += np.uint64((order > floor) & (order < np.int32(INFINITY_ORDER)))
-        used = np.int64(end)
+        used = _collect_block(bits, index * BLOCK, min((index + 1) * BLOCK, bits.size), flip, floor, buffer, used)
     return used
 
 
@@ -463,47 +492,145 @@ def carry_limbs(limbs: Counts) -> None:
 
 
 @kernel
+def _sample_facts(bits: Keys) -> tuple[Number, Number, Number, Number]:
+    """Return the zeros, the NaN and infinities together, the least and the greatest order."""
+    zeros, others = np.int32(0), np.int32(0)
+    least, greatest = np.int32(INFINITY_ORDER), np.int32(~INFINITY_ORDER)
+    for i in range(bits.size):
+        magnitude = np.uint32(bits[i] & np.uint32(0x7FFFFFFF))
+        zeros = np.int32(zeros + np.int32(magnitude == np.uint32(0)))
+        others = np.int32(others + np.int32(magnitude >= np.uint32(INFINITY_ORDER)))
+        order = _order(bits[i], np.int32(0))
+        least = order if order < least else least
+        greatest = order if order > greatest else greatest
+    return np.int64(zeros), np.int64(others), least, greatest
+
+
+@kernel
+def _fold_runs(
+    values: Blocks, bits: Patterns, sums: Reals, squares: Reals, least: Orders, greatest: Orders
+) -> tuple[Number, Number]:
+    """Fold a finite sample of shape (outer, C, inner) into its channels; return its sum and sum of squares."""
+    total = squared = 0.0
+    for outer in range(values.shape[0]):
+        for channel in range(values.shape[1]):
+            run, run_bits = values[outer, channel], bits[outer, channel]
+            part, part_squared = sums[channel], squares[channel]
+            for i in range(run.size):
+                wide = np.float64(run[i])
+                square = wide * wide
+                total += wide
+                squared += square
+                part += wide
+                part_squared += square
+            sums[channel], squares[channel] = part, part_squared
+            low, high = np.int32(INFINITY_ORDER), np.int32(~INFINITY_ORDER)
+            for i in range(run_bits.size):
+                order = _order(run_bits[i], np.int32(0))
+                low = order if order < low else low
+                high = order if order > high else high
+            least[channel], greatest[channel] = min(least[channel], low), max(greatest[channel], high)
+    return total, squared
+
+
+@kernel
+def _fold_rows(
+    values: Blocks, bits: Patterns, sums: Reals, squares: Reals, least: Orders, greatest: Orders
+) -> tuple[Number, Number]:
+    """Do what `_fold_runs` does for a sample of shape (outer, C): neighbours belong to different channels."""
+    total = squared = 0.0
+    for outer in range(values.shape[0]):
+        row, row_bits = values[outer], bits[outer]
+        for i in range(row.size):
+            wide = np.float64(row[i])
+            total += wide
+            squared += wide * wide
+        for i in range(row.size):
+            wide = np.float64(row[i])
+            sums[i] += wide
+            squares[i] += wide * wide
+        for i in range(row.size):
+            order = _order(row_bits[i], np.int32(0))
+            least[i] = order if order < least[i] else least[i]
+            greatest[i] = order if order > greatest[i] else greatest[i]
+    return total, squared
+
+
+@kernel
+def _fold_finite(
+    values: Blocks, bits: Patterns, sums: Reals, squares: Reals, least: Orders, greatest: Orders
+) -> tuple[Number, Number, Number, Number, Number]:
+    """Fold the finite values of a sample that has others too; return sum, sum of squares, NaN, least, greatest."""
+    total = squared = 0.0
+    nans = np.int64(0)
+    low, high = np.int32(INFINITY_ORDER), np.int32(~INFINITY_ORDER)
+    for outer in range(values.shape[0]):
+        for channel in range(values.shape[1]):
+            for inner in range(values.shape[2]):
+                wide = np.float64(values[outer, channel, inner])
+                if not math.isfinite(wide):
+                    nans += np.int64(math.isnan(wide))
+                    continue
+                total += wide
+                squared += wide * wide
+                sums[channel] += wide
+                squares[channel] += wide * wide
+                order = _order(bits[outer, channel, inner], np.int32(0))
+                low, high = min(low, order), max(high, order)
+                least[channel], greatest[channel] = min(least[channel], order), max(greatest[channel], order)
+    return total, squared, nans, low, high
+
+
+@kernel
 def fold_samples(
-    values: Blocks, counts: Counts, reals: Reals, sums: Reals, squares: Reals, least: Values, greatest: Values
+    values: Blocks,
+    bits: Patterns,
+    counts: Counts,
+    ranges: Ranges,
+    reals: Reals,
+    sums: Reals,
+    squares: Reals,
+    least: Orders,
+    greatest: Orders,
 ) -> None:
     """Fold each sample by itself, in element order: what a sample's row and its share of the channels need.
 
-    Only finite values count for sums and extremes; negative zero counts as zero.
+    Only finite values count for sums and extremes.
 
     Args:
         values: shape (N, outer, C, inner).
+        bits: the same memory as patterns.
         counts: shape (N, 3), filled: zeros, NaN, infinities.
-        reals: shape (N, 4), filled: least, greatest (+inf, -inf where none is finite), sum, sum of squares.
+        ranges: shape (N, 2), filled: least and greatest order; those of +inf and -inf where none is finite.
+        reals: shape (N, 2), filled: sum, sum of squares.
         sums: shape (N, C), all zero, filled: sum of each channel.
         squares: shape (N, C), all zero, filled: sum of squares.
-        least: shape (C,), lowered in place.
+        least: shape (C,), orders, lowered in place.
         greatest: shape (C,), raised in place.
     """
-    for sample in range(values.shape[0]):
-        total = squared = 0.0
-        zeros = nans = infinities = np.int64(0)
-        low, high = np.float32(np.inf), np.float32(-np.inf)
-        for outer in range(values.shape[1]):
-            for channel in range(values.shape[2]):
-                part, part_squared = sums[sample, channel], squares[sample, channel]
-                run_low, run_high = np.float32(np.inf), np.float32(-np.inf)
-                for inner in range(values.shape[3]):
-                    value = values[sample, outer, channel, inner]
-                    if not math.isfinite(value):
-                        nans += np.int64(math.isnan(value))
-                        infinities += np.int64(math.isinf(value))
-                        continue
-                    value = np.float32(value + np.float32(0.0))
-                    zeros += np.int64(value == np.float32(0.0))
-                    run_low, run_high = min(run_low, value), max(run_high, value)
-                    wide = np.float64(value)
-                    square = wide * wide
-                    total += wide
-                    squared += square
-                    part += wide
-                    part_squared += square
-                sums[sample, channel], squares[sample, channel] = part, part_squared
-                least[channel], greatest[channel] = min(least[channel], run_low), max(greatest[channel], run_high)
-                low, high = min(low, run_low), max(high, run_high)
-        counts[sample, 0], counts[sample, 1], counts[sample, 2] = zeros, nans, infinities
-        reals[sample, 0], reals[sample, 1], reals[sample, 2], reals[sample, 3] = low, high, total, squared
+    for i in range(values.shape[0]):
+        sample, sample_bits = values[i], bits[i]
+        zeros, others, low, high = _sample_facts(sample_bits.reshape(sample_bits.size))
+        nans = np.int64(0)
+        if others > 0:
+            total, squared, nans, low, high = _fold_finite(sample, sample_bits, sums[i], squares[i], least, greatest)
+        elif sample.shape[2] == 1:
+            rows = sample.reshape(sample.shape[0], sample.shape[1])
+            row_bits = sample_bits.reshape(sample.shape[0], sample.shape[1])
+            total, squared = _fold_rows(rows, row_bits, sums[i], squares[i], least, greatest)
+        else:
+            total, squared = _fold_runs(sample, sample_bits, sums[i], squares[i], least, greatest)
+        counts[i, 0], counts[i, 1], counts[i, 2] = zeros, nans, others - nans
+        ranges[i, 0], ranges[i, 1] = low, high
+        reals[i, 0], reals[i, 1] = total, squared
+
+
+@kernel
+def order_values(orders: Orders) -> Values:
+    """Map orders back to values; both zeros become +0.0."""
+    bits = np.empty(orders.size, np.uint32)
+    for i in range(orders.size):
+        order = orders[i]
+        pattern = np.uint32(order ^ ((order >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+        bits[i] = pattern if order != np.int32(-1) else np.uint32(0)
+    return bits.view(np.float32)

@@ -42,8 +42,8 @@ class SampleFold(NamedTuple):
     n_zero: Int64Array
     n_nan: Int64Array
     n_inf: Int64Array
-    minimum: Float64Array
-    maximum: Float64Array
+    minimum: Float32Array
+    maximum: Float32Array
     total: Float64Array
     total_squares: Float64Array
     channel_totals: Float64Array
@@ -60,13 +60,26 @@ def fold_samples(blocks: Float32Array) -> SampleFold:
         [[3.0, -3.0]]
     """
     samples, _, channels, _ = blocks.shape
-    counts, reals = np.zeros((samples, 3), np.int64), np.zeros((samples, 4), np.float64)
+    counts, ranges, reals = np.zeros((samples, 3), np.int64), np.zeros((samples, 2), np.int32), np.zeros((samples, 2))
     totals, squares = np.zeros((samples, channels)), np.zeros((samples, channels))
-    least, greatest = np.full(channels, np.inf, np.float32), np.full(channels, -np.inf, np.float32)
-    _kernels.fold_samples(blocks, counts, reals, totals, squares, least, greatest)
-    n_zero, n_nan, n_inf = counts.T
-    minimum, maximum, total, total_squares = np.where(np.isinf(reals), np.nan, reals).T
-    return SampleFold(n_zero, n_nan, n_inf, minimum, maximum, total, total_squares, totals, squares, least, greatest)
+    least = np.full(channels, _kernels.INFINITY_ORDER, np.int32)
+    greatest = np.full(channels, ~_kernels.INFINITY_ORDER, np.int32)
+    _kernels.fold_samples(blocks, blocks.view(np.uint32), counts, ranges, reals, totals, squares, least, greatest)
+    extremes = _kernels.order_values(ranges.reshape(-1)).reshape(samples, 2)
+    extremes[np.isinf(extremes)] = np.nan
+    return SampleFold(
+        counts[:, 0],
+        counts[:, 1],
+        counts[:, 2],
+        extremes[:, 0],
+        extremes[:, 1],
+        reals[:, 0],
+        reals[:, 1],
+        totals,
+        squares,
+        _kernels.order_values(least),
+        _kernels.order_values(greatest),
+    )
 
 
 class ChannelStatistics:
