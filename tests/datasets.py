@@ -109,6 +109,10 @@ LARGE: dict[str, Maker] = {  # above 2**20 values, so that the dense table count
     "large gaussian": lambda: _normal(41, (1 << 20) + 4099),
     "large relu": lambda: np.maximum(_normal(42, (1 << 20) + 31), F32(0)),
     "large integers": lambda: _rng(43).integers(-9, 9, (1 << 20) + 5).astype(F32),
+    "large ascending": lambda: np.sort(_normal(44, (1 << 20) + 1)),
+    "large half": lambda: _normal(45, (1 << 20) + 9).astype(np.float16),
+    "large zeros with a late spike": lambda: np.concatenate([np.zeros((1 << 20) + 2, F32), _f32(1e6, -1e-6)]),
+    "large with any pattern": lambda: _rng(46).integers(0, 1 << 32, (1 << 20) + 7, np.uint32).view(F32),
 }
 
 ALL: dict[str, Maker] = FINITE | NON_FINITE
