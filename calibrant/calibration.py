@@ -1,4 +1,4 @@
-"""One calibration of a run: plan the layers, fit scales on the statistics, and hand the result to the export.
+"""One calibration of a run: plan the layers and fit scales on the statistics.
 
 No inference: everything comes from the run's tables and from the weights of its prepared model.
 """
@@ -13,22 +13,19 @@ import numpy.typing as npt
 import polars as pl
 
 from calibrant.errors import ConfigError, RangeError
-from calibrant.export.quantized_layer import QuantizedLayer
-from calibrant.ingest.layers import Layer, layer_rows_of
-from calibrant.ingest.model import PreparedModel, initializer_value, load_prepared
-from calibrant.proto.json_config import format_json_config
-from calibrant.proto.simple_config import QuantConfig, parse_simple_config
+from calibrant.ingest.parameters import Parameters
+from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers.affine import Fit
 from calibrant.quantizers.arq import fit_arq
 from calibrant.quantizers.bias import quantize_bias
 from calibrant.quantizers.hfmg import HfmgOptions, fit_hfmg
 from calibrant.quantizers.ifmr import fit_ifmr
-from calibrant.quantizers.plan import DataPlan, LayerPlan, Plan, json_config, resolve_plan
+from calibrant.quantizers.plan import DataPlan, LayerPlan, Plan, resolve_plan
 from calibrant.quantizers.quality import DataQuality, WeightQuality, data_quality, weight_quality
 from calibrant.stats.events import Event, Progress
 from calibrant.stats.histogram import LogLinearHistogram
 from calibrant.stats.run import Run
-from calibrant.stats.tables import SCHEMAS, layer_rows
+from calibrant.stats.tables import SCHEMAS, LayerRow, layer_rows
 from calibrant.stats.weights import channels_first
 
 FloatArray = npt.NDArray[np.floating]
@@ -100,19 +97,6 @@ def _by_tensor(frame: pl.DataFrame) -> dict[int, pl.DataFrame]:
     return {int(key[0]): part for key, part in parts.items()}
 
 
-def check_plan(config: QuantConfig, prepared: PreparedModel) -> None:
-    """Resolve the plan before anything runs, so that a wrong layer name costs no capture.
-
-    Raises:
-        ConfigError: as `resolve_plan`.
-    """
-    resolve_plan(config, layer_rows_of(prepared, None), other_nodes=_node_names(prepared))
-
-
-def _node_names(prepared: PreparedModel) -> list[str]:
-    return [node.name for node in prepared.model.graph if node.name]
-
-
 def calibrate(run: Run, config: QuantConfig, name: str, *, exact: bool, progress: Progress) -> Calibration:
     """Fit every layer of the plan.
 
@@ -127,13 +111,13 @@ def calibrate(run: Run, config: QuantConfig, name: str, *, exact: bool, progress
         ConfigError: the configuration names what the model does not have, or leaves no layer to quantize.
         RunError: `exact` without raw captures.
     """
-    prepared = load_prepared(run.model_folder)
-    plan = resolve_plan(config, layer_rows(run.read("layers")), other_nodes=_node_names(prepared))
-    layers = {layer.layer_id: layer for layer in prepared.layers}
+    parameters = Parameters(run.model_folder)
+    layers = {row.layer_id: row for row in layer_rows(run.read("layers"))}
+    plan = resolve_plan(config, list(layers.values()), other_nodes=parameters.node_names)
     enabled = plan.enabled
     data = _fit_all_data(_Statistics(run), enabled, exact=exact, progress=progress)
-    weights = {row.layer_id: _fit_weight(prepared, layers[row.layer_id], row) for row in enabled}
-    plan, bias_events = _check_biases(plan, layers, data, weights)
+    weights = {row.layer_id: _fit_weight(parameters, layers[row.layer_id], row) for row in enabled}
+    plan, bias_events = _check_biases(plan, data, weights)
     _require_a_layer(plan, bias_events)
     kept = plan.enabled
     frames = {
@@ -177,18 +161,17 @@ def _data_fitter(statistics: _Statistics, *, exact: bool) -> Callable[[tuple[int
     return fit_one
 
 
-def _fit_weight(prepared: PreparedModel, layer: Layer, row: LayerPlan) -> _WeightFit | None:
+def _fit_weight(parameters: Parameters, layer: LayerRow, row: LayerPlan) -> _WeightFit | None:
     if layer.weight is None:
         return None
-    weight = channels_first(initializer_value(prepared, layer.weight), layer.op_type, layer.groups)
+    weight = channels_first(parameters.value(layer.weight), layer.op_type, layer.groups)
     fit = fit_arq(weight, row.weight.options())
-    bias = None if layer.bias is None else np.asarray(initializer_value(prepared, layer.bias), np.float32)
+    bias = None if layer.bias is None else np.asarray(parameters.value(layer.bias), np.float32)
     return _WeightFit(fit, weight_quality(weight, fit), bias)
 
 
 def _check_biases(
     plan: Plan,
-    layers: Mapping[int, Layer],
     data: Mapping[tuple[int, DataPlan], _DataFit],
     weights: Mapping[int, _WeightFit | None],
 ) -> tuple[Plan, list[Event]]:
@@ -197,7 +180,7 @@ def _check_biases(
     for row in plan.rows:
         reason = _bias_problem(row, data, weights) if row.enabled else None
         if reason is not None:
-            events.append(Event("fit", "warn", f"{reason}; the layer stays in float", layer=layers[row.layer_id].name))
+            events.append(Event("fit", "warn", f"{reason}; the layer stays in float", layer=row.layer))
             row = replace(row, enabled=False, reason=reason, enabled_decided_by="bias range")
         rows.append(row)
     return replace(plan, rows=tuple(rows)), events
@@ -306,35 +289,3 @@ def _bias_rows(name: str, row: LayerPlan, bias: "npt.NDArray[np.float32]", data:
         "algorithm": None, "mse": error**2, "sqnr_db": None, "clip_rate": None,
     }  # fmt: skip
     return _rows("quant_params", columns, flat.size)
-
-
-def quantized_layers(run: Run, prepared: PreparedModel, fit: str) -> list[QuantizedLayer]:
-    """Join the layers of the prepared model with their scales of one fit, in topological order."""
-    frame = run.read("quant_params").filter(fit=fit)
-    by_layer = {int(key[0]): part for key, part in frame.partition_by("layer_id", as_dict=True).items()}
-    return [_quantized(layer, by_layer[layer.layer_id]) for layer in prepared.layers if layer.layer_id in by_layer]
-
-
-def _quantized(layer: Layer, frame: pl.DataFrame) -> QuantizedLayer:
-    data = frame.filter(role="data").row(0, named=True)
-    weight = frame.filter(role="weight").sort("channel")
-    scale_w = weight["scale"].to_numpy() if weight.height else np.ones(1, np.float32)
-    return QuantizedLayer(
-        layer=layer,
-        scale_d=np.float32(data["scale"]),
-        offset_d=int(data["offset"]),
-        data_bits=int(data["bits"]),
-        scale_w=np.asarray(scale_w, np.float32),
-        weight_bits=int(weight["bits"][0]) if weight.height else 8,
-    )
-
-
-def config_text(run: Run, prepared: PreparedModel, fit: str) -> str:
-    """Return AMCT's config.json of a fit: what was asked for, with the layers that stayed in float disabled."""
-    record = run.info.fits[fit]
-    config = parse_simple_config(record.config_text, record.config_source or "<options>")
-    plan = resolve_plan(config, layer_rows(run.read("layers")), other_nodes=_node_names(prepared))
-    enabled = set(run.read("plan").filter(pl.col("fit") == fit, pl.col("enabled"))["layer_id"])
-    rows = tuple(replace(row, enabled=row.layer_id in enabled) for row in plan.rows)
-    batches = -(-run.info.samples // run.info.batch_size)
-    return format_json_config(json_config(config, replace(plan, rows=rows), batch_num=batches))

@@ -167,7 +167,7 @@ def capture(
     Example:
         >>> run = capture("model.onnx", "samples.npz", run="model.run", keep="stats")  # doctest: +SKIP
     """
-    from calibrant.calibration import check_plan
+    from calibrant.handover import check_plan
     from calibrant.ingest.data import open_data
     from calibrant.ingest.model import prepare_model
 
@@ -372,8 +372,8 @@ def export(
         LayerNotFoundError: no such fit.
         ExportError: the files cannot be written.
     """
-    from calibrant.calibration import config_text, quantized_layers
     from calibrant.export.files import write_export
+    from calibrant.handover import config_text, quantized_layers
     from calibrant.ingest.model import load_prepared
 
     opened = open_run(run)
@@ -481,14 +481,15 @@ def _verify_events(report: "VerifyReport") -> list[Event]:
 
 
 def _verify_inputs(run: Run, data: "Data | None") -> "list[dict[str, Any]]":
+    from calibrant.ingest.batches import model_feeds
     from calibrant.ingest.data import open_data
     from calibrant.ingest.model import load_prepared
     from calibrant.ingest.verify_inputs import load_verify_inputs
 
     if data is None:
         return load_verify_inputs(run.path)
-    source = open_data(data, load_prepared(run.model_folder).inputs)
-    return [dict(sample.values) for sample in source]
+    inputs = load_prepared(run.model_folder).inputs
+    return list(model_feeds(open_data(data, inputs), inputs))
 
 
 def run(

@@ -21,7 +21,7 @@ KERNEL_RANK = {"Conv": 2, "ConvTranspose": 2, "AveragePool": 2}
 
 def layer(name: str, op_type: str = "Conv", *, kernel_rank: int | None = None, reason: str | None = None) -> LayerRow:
     rank = KERNEL_RANK.get(op_type, 0) if kernel_rank is None else kernel_rank
-    return LayerRow(0, name, op_type, 0, "w", 8, 4, 1, rank, None, 10, reason is None, reason)
+    return LayerRow(0, name, op_type, 0, "w", "b", 8, 4, 1, rank, None, 10, reason is None, reason)
 
 
 LAYERS = [

@@ -122,6 +122,7 @@ def _row(prepared: "PreparedModel", layer: Layer, shape: tuple[int, ...] | None)
         op_type=layer.op_type,
         tensor_id=layer.tensor_id,
         weight=layer.weight,
+        bias=layer.bias,
         channels_out=layer.channels_out,
         channels_in=layer.channels_in,
         groups=layer.groups,

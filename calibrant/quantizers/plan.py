@@ -44,7 +44,7 @@ def resolve_plan(config: QuantConfig, layers: Sequence[LayerRow], *, other_nodes
             left to quantize; says ``file:line:column``.
 
     Example:
-        >>> row = LayerRow(0, "fc", "Gemm", 0, "w", 10, 4, 1, 0, None, 50, True, None)
+        >>> row = LayerRow(0, "fc", "Gemm", 0, "w", "b", 10, 4, 1, 0, None, 50, True, None)
         >>> plan = resolve_plan(QuantConfig(activation_offset=False), [row])
         >>> plan.rows[0].data.algorithm, plan.rows[0].data.asymmetric, plan.rows[0].asymmetric_decided_by
         ('ifmr', False, 'activation_offset')

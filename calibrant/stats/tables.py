@@ -31,7 +31,7 @@ SCHEMAS: Final[dict[str, pl.Schema]] = {
     "layers": pl.Schema(
         {
             "layer_id": _ID, "layer": pl.String(), "op_type": pl.String(), "tensor_id": _ID, "weight": pl.String(),
-            "channels_out": _ID, "channels_in": _ID, "groups": _ID, "kernel_rank": _ID, "macs": _COUNT,
+            "bias": pl.String(), "channels_out": _ID, "channels_in": _ID, "groups": _ID, "kernel_rank": _ID, "macs": _COUNT,
             "parameters": _COUNT, "quantizable": pl.Boolean(), "reason": pl.String(),
         }
     ),
@@ -103,6 +103,7 @@ class LayerRow:
         op_type: Conv, ConvTranspose, Gemm, MatMul, AveragePool or GlobalAveragePool.
         tensor_id: the captured tensor on input 0, or None where nothing is captured for it.
         weight: name of the weight initializer, or None.
+        bias: name of the bias initializer (for a MatMul: the constant of the Add that follows), or None.
         channels_out: output channels, or None where the layer has no weight.
         channels_in: input channels (over all groups), or None.
         groups: 1 except for grouped convolutions.
@@ -118,6 +119,7 @@ class LayerRow:
     op_type: str
     tensor_id: int | None
     weight: str | None
+    bias: str | None
     channels_out: int | None
     channels_in: int | None
     groups: int

@@ -1,0 +1,60 @@
+"""A run's plan and fits against its prepared model: checked before a capture, handed over to an export."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from calibrant.export.quantized_layer import QuantizedLayer
+from calibrant.ingest.layers import Layer, layer_rows_of
+from calibrant.ingest.model import PreparedModel
+from calibrant.proto.json_config import format_json_config
+from calibrant.proto.simple_config import QuantConfig, parse_simple_config
+from calibrant.quantizers.plan import json_config, resolve_plan
+from calibrant.stats.run import Run
+from calibrant.stats.tables import layer_rows
+
+
+def check_plan(config: QuantConfig, prepared: PreparedModel) -> None:
+    """Resolve the plan before anything runs, so that a wrong layer name costs no capture.
+
+    Raises:
+        ConfigError: as `resolve_plan`.
+    """
+    resolve_plan(config, layer_rows_of(prepared, None), other_nodes=_node_names(prepared))
+
+
+def _node_names(prepared: PreparedModel) -> list[str]:
+    return [node.name for node in prepared.model.graph if node.name]
+
+
+def quantized_layers(run: Run, prepared: PreparedModel, fit: str) -> list[QuantizedLayer]:
+    """Join the layers of the prepared model with their scales of one fit, in topological order."""
+    frame = run.read("quant_params").filter(fit=fit)
+    by_layer = {int(key[0]): part for key, part in frame.partition_by("layer_id", as_dict=True).items()}
+    return [_quantized(layer, by_layer[layer.layer_id]) for layer in prepared.layers if layer.layer_id in by_layer]
+
+
+def _quantized(layer: Layer, frame: pl.DataFrame) -> QuantizedLayer:
+    data = frame.filter(role="data").row(0, named=True)
+    weight = frame.filter(role="weight").sort("channel")
+    scale_w = weight["scale"].to_numpy() if weight.height else np.ones(1, np.float32)
+    return QuantizedLayer(
+        layer=layer,
+        scale_d=np.float32(data["scale"]),
+        offset_d=int(data["offset"]),
+        data_bits=int(data["bits"]),
+        scale_w=np.asarray(scale_w, np.float32),
+        weight_bits=int(weight["bits"][0]) if weight.height else 8,
+    )
+
+
+def config_text(run: Run, prepared: PreparedModel, fit: str) -> str:
+    """Return AMCT's config.json of a fit: what was asked for, with the layers that stayed in float disabled."""
+    record = run.info.fits[fit]
+    config = parse_simple_config(record.config_text, record.config_source or "<options>")
+    plan = resolve_plan(config, layer_rows(run.read("layers")), other_nodes=_node_names(prepared))
+    enabled = set(run.read("plan").filter(pl.col("fit") == fit, pl.col("enabled"))["layer_id"])
+    rows = tuple(replace(row, enabled=row.layer_id in enabled) for row in plan.rows)
+    batches = -(-run.info.samples // run.info.batch_size)
+    return format_json_config(json_config(config, replace(plan, rows=rows), batch_num=batches))
