@@ -10,9 +10,12 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+from llvmlite import ir  # type: ignore[import-untyped]  # comes with numba, ships no types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,3 +73,29 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
         except RuntimeError:  # numba found no place after all: source in a zip, or a console
             pass
     return cast("Callable[P, R]", numba.njit(nogil=True, error_model="numpy")(function))
+
+
+def _emit_prefetch(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Emit ``llvm.prefetch`` (read, keep in all caches, data) of one array element."""
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    address = builder.bitcast(builder.gep(array.data, [arguments[1]]), byte)
+    function = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    instruction = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+        builder.module, function, "llvm.prefetch.p0"
+    )
+    builder.call(instruction, [address, number(0), number(3), number(1)])
+    return context.get_dummy_value()
+
+
+def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Describe `prefetch` to numba: ``(array, index) -> None``."""
+    return numba.types.void(array, numba.types.int64), _emit_prefetch
+
+
+def _no_prefetch(array: Any, index: Any) -> None:
+    """Stand in for `prefetch` where kernels run as plain Python."""
+
+
+# Within kernels: prefetch(array, index) asks for the memory of an element of a contiguous array before it is needed.
+prefetch: Any = _no_prefetch if numba.config.DISABLE_JIT else intrinsic(_prefetch)  # type: ignore[attr-defined]

@@ -123,6 +123,7 @@ class TensorStatistics:
 
     def _sample_rows(self, fold: SampleFold, sample_ids: Sequence[int], n: int) -> pl.DataFrame:
         columns = {
+            "tensor_id": np.full(len(sample_ids), self._tensor_id, np.int32),
             "sample": np.asarray(sample_ids, np.int64),
             "n": np.full(len(sample_ids), n, np.int64),
             "n_zero": fold.n_zero,
@@ -133,8 +134,9 @@ class TensorStatistics:
             "sum": fold.total,
             "sum_sq": fold.total_squares,
         }
-        rows = pl.DataFrame(columns).with_columns(pl.col("min", "max").fill_nan(None))
-        return self._with_id("samples", rows)
+        rows = pl.DataFrame(columns, schema=SCHEMAS["samples"])
+        all_finite = not (fold.n_nan.any() or fold.n_inf.any()) and n > 0
+        return rows if all_finite else rows.with_columns(pl.col("min", "max").fill_nan(None))
 
     def _with_id(self, table: str, rows: pl.DataFrame) -> pl.DataFrame:
         schema = SCHEMAS[table]
