@@ -89,11 +89,6 @@ def _no_runs() -> tuple[OrderArray, Int64Array]:
     return np.empty(0, np.int32), np.empty(0, np.int64)
 
 
-def _order_values(orders: OrderArray) -> Float32Array:
-    """Turn orders back into float32 values."""
-    return (orders ^ ((orders >> 31) & 0x7FFFFFFF)).astype(np.int32).view(np.float32)
-
-
 def _as_bits(array: npt.ArrayLike) -> KeyArray:
     """Return the float32 bit patterns of an array, flat."""
     values = np.asarray(array)
@@ -375,13 +370,13 @@ class LogLinearHistogram:
     def largest(self) -> tuple[Float32Array, Int64Array]:
         """The K greatest finite values, descending, with their counts; the last count is cut so that they sum to K."""
         orders, counts = self._with_zeros(self._top)
-        return _order_values(orders), counts
+        return _kernels.order_values(orders), counts
 
     @property
     def smallest(self) -> tuple[Float32Array, Int64Array]:
         """The K least finite values, ascending, with their counts; the last count is cut so that they sum to K."""
         orders, counts = self._with_zeros(self._bottom)
-        return _order_values(np.where(orders == 0, orders, ~orders)), counts
+        return _kernels.order_values(~orders), counts
 
     def _with_zeros(self, runs: tuple[OrderArray, Int64Array]) -> tuple[OrderArray, Int64Array]:
         if self._n_zero == 0:
