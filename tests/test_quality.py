@@ -91,7 +91,7 @@ def test_data_quality_is_near_the_raw_values():
     mse, energy = float(np.mean(error**2)), float(np.mean(values.astype(np.float64) ** 2))
     assert got.mse == pytest.approx(mse, rel=1e-3)
     assert got.sqnr_db == pytest.approx(10 * math.log10(energy / mse), abs=0.01)
-    outside = np.mean((values < fit.clip_min) | (values > fit.clip_max))
+    outside = np.mean((values < 0.02 * (-128 - 11 - 0.5)) | (values > 0.02 * (127 - 11 + 0.5)))
     assert got.clip_rate == pytest.approx(outside, abs=1e-4)
 
 
@@ -102,7 +102,7 @@ def test_data_that_is_represented_exactly_has_no_noise():
 
 def test_clip_rate_cuts_a_bin_by_proportion():
     values = np.linspace(1, 1 + 2**-13, 1025, dtype=F32)[:-1]  # one bin
-    fit = fit_of((1 + 2**-15) / 127)
+    fit = fit_of((1 + 2**-15) / 127.5)  # the range ends half a step beyond 127 steps
     clipped = data_quality(LogLinearHistogram.from_values(np.concatenate([values, F32([3])])), fit).clip_rate
     assert clipped == pytest.approx((0.75 * 1024 + 1) / 1025, abs=2e-3)
 
@@ -115,6 +115,13 @@ def test_the_maximum_that_gave_the_scale_is_not_clipped():
         fit = fit_of(value / F32(127))
         assert data_quality(LogLinearHistogram.from_values(np.full(3, value)), fit).clip_rate == 0.0
         assert weight_quality(np.full((1, 3), value), fit).clip_rate.tolist() == [0.0]
+
+
+def test_a_value_that_rounds_to_the_end_is_not_clipped():
+    fit = fit_of(0.5, -115)  # codes reach (-128 + 115) * 0.5 = -6.5
+    clip_rate = data_quality(LogLinearHistogram.from_values(F32([-6.7, -6.5, 0, 1])), fit).clip_rate
+    assert clip_rate == 0.0
+    assert data_quality(LogLinearHistogram.from_values(F32([-6.8, -6.5, 0, 1])), fit).clip_rate == 0.25
 
 
 def test_weight_quality_by_hand():

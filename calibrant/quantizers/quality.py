@@ -11,8 +11,6 @@ from calibrant.quantizers.arq import weight_rows
 from calibrant.quantizers.integrals import require_finite, squared_errors, sum_of_squares
 from calibrant.stats.histogram import Bins, LogLinearHistogram
 
-END = 1 + 2.0**-22  # scale * 127 may fall a last place short of the maximum: nothing is clipped there
-
 
 @dataclass(frozen=True)
 class DataQuality:
@@ -21,7 +19,8 @@ class DataQuality:
     Attributes:
         mse: mean of (x - dequantize(quantize(x)))².
         sqnr_db: ``10 * log10(sum x² / sum (x - dequantize(quantize(x)))²)``; infinite where there is no error.
-        clip_rate: share of the values outside [clip_min, clip_max] by more than float32 rounding.
+        clip_rate: share of the values that the range clips: more than half a step outside [clip_min, clip_max], since one that is
+            nearer rounds to the end as it would to any code.
     """
 
     mse: float
@@ -59,7 +58,8 @@ def data_quality(histogram: LogLinearHistogram, fit: Fit) -> DataQuality:
     bins, low_high = histogram.bins(), np.array(code_range(fit.bits), np.float64) - float(fit.offset)
     noise = squared_errors(bins, np.array([fit.scale], np.float64), low_high[:1], low_high[1:])[0]
     signal = np.array([sum_of_squares(bins)])
-    clipped = _share_outside(bins, float(fit.clip_min) * END, float(fit.clip_max) * END)
+    half = float(fit.scale) / 2
+    clipped = _share_outside(bins, float(fit.clip_min) - half, float(fit.clip_max) + half)
     return DataQuality(float(noise) / histogram.n, float(_decibels(signal, np.array([noise]))[0]), clipped)
 
 
@@ -90,7 +90,8 @@ def weight_quality(rows: FloatArray, fit: Fit) -> WeightQuality:
 
 
 def _clip_rates(rows: Float32Array, fit: Fit) -> Float64Array:
-    low, high = fit.clip_min.reshape(-1, 1) * np.float32(END), fit.clip_max.reshape(-1, 1) * np.float32(END)
+    half = fit.scale.reshape(-1, 1) / np.float32(2)
+    low, high = fit.clip_min.reshape(-1, 1) - half, fit.clip_max.reshape(-1, 1) + half
     outside = (rows < low) | (rows > high)
     rates: Float64Array = np.count_nonzero(outside, axis=1) / rows.shape[1]
     return rates
