@@ -142,7 +142,7 @@ ACCEPTED = {
     "True with a capital": ("joint_quant: False", QuantConfig()),
     "one as true": ("activation_offset: 0", QuantConfig(activation_offset=False)),
     "hexadecimal": ("batch_num: 0x10", QuantConfig(batch_num=16)),
-    "version 1": ("version: 1", QuantConfig()),
+    "version 1": ("version: 1", QuantConfig(version=1)),
     "carriage returns": ("batch_num: 2\r\ndo_fusion: false\r\n", QuantConfig(2, do_fusion=False)),
     "float with f": (
         IFMR.format("search_step: 0.02f"),
@@ -178,12 +178,15 @@ ACCEPTED = {
     },
     "switches at their defaults": (
         "joint_quant: false weight_offset: false enable_auto_nuq: false fakequant_precision_mode: DEFAULT",
-        QuantConfig(),
+        QuantConfig(weight_offset=False, enable_auto_nuq=False, fakequant_precision_mode="DEFAULT"),
     ),
-    "weight_compress_only false": (BLOCK.format("weight_compress_only: false"), QuantConfig(common=CalibrationBlock())),
+    "weight_compress_only false": (
+        BLOCK.format("weight_compress_only: false"),
+        QuantConfig(common=CalibrationBlock(weight_compress_only=False)),
+    ),
     "weight asymmetric false": (
         ARQ.format("asymmetric: false"),
-        QuantConfig(common=CalibrationBlock(arq=ArqSettings())),
+        QuantConfig(common=CalibrationBlock(arq=ArqSettings(asymmetric=False))),
     ),
     "same name in other fields": (
         'skip_layers: "a" override_layer_configs { layer_name: "a" calibration_config { } }',
@@ -388,7 +391,6 @@ REJECTED = {
         "1:32",
         "num_of_iteration is 6; one of 0, 1, 2, 3, 4, 5",
     ),
-    "nuq without a file": ("nuq_config { }", "1:1", "nuq_config without mapping_file"),
     "warm_start": (
         BLOCK.format("ada_quantize { warm_start: 1 }"),
         "1:32",

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from calibrant.proto.record import parse_record as parse_record
     from calibrant.proto.record import read_record as read_record
     from calibrant.proto.record import write_record as write_record
+    from calibrant.proto.simple_config import AdaSettings as AdaSettings
     from calibrant.proto.simple_config import ArqSettings as ArqSettings
     from calibrant.proto.simple_config import CalibrationBlock as CalibrationBlock
     from calibrant.proto.simple_config import ConfigNote as ConfigNote
+    from calibrant.proto.simple_config import DmqSettings as DmqSettings
     from calibrant.proto.simple_config import HfmgSettings as HfmgSettings
     from calibrant.proto.simple_config import IfmrSettings as IfmrSettings
+    from calibrant.proto.simple_config import NuqSettings as NuqSettings
     from calibrant.proto.simple_config import QuantConfig as QuantConfig
+    from calibrant.proto.simple_config import TensorSettings as TensorSettings
     from calibrant.proto.simple_config import canonical_text as canonical_text
     from calibrant.proto.simple_config import parse_simple_config as parse_simple_config
     from calibrant.proto.simple_config import read_simple_config as read_simple_config
@@ -32,24 +36,28 @@ _HOMES = {
     "json_config": ("JsonActivation", "JsonConfig", "JsonLayer", "JsonWeight", "format_json_config", "write_json_config"),
     "record": ("RecordEntry", "format_record", "parse_record", "read_record", "write_record"),
     "simple_config": (
-        "ArqSettings", "CalibrationBlock", "ConfigNote", "HfmgSettings", "IfmrSettings", "QuantConfig",
-        "canonical_text", "parse_simple_config", "read_simple_config",
+        "AdaSettings", "ArqSettings", "CalibrationBlock", "ConfigNote", "DmqSettings", "HfmgSettings", "IfmrSettings",
+        "NuqSettings", "QuantConfig", "TensorSettings", "canonical_text", "parse_simple_config", "read_simple_config",
     ),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AdaSettings",
     "ArqSettings",
     "CalibrationBlock",
     "ConfigNote",
+    "DmqSettings",
     "HfmgSettings",
     "IfmrSettings",
     "JsonActivation",
     "JsonConfig",
     "JsonLayer",
     "JsonWeight",
+    "NuqSettings",
     "QuantConfig",
     "RecordEntry",
+    "TensorSettings",
     "canonical_text",
     "format_json_config",
     "format_record",

@@ -75,6 +75,16 @@ class Section:
         """Return the value of a field, None where it was not written."""
         return self.value(name) if self.has(name) else None
 
+    def enum_name(self, name: str) -> str:
+        """Return the name of an enum field's value, of its default where it was not written."""
+        values = self.message.DESCRIPTOR.fields_by_name[name].enum_type.values_by_number
+        return str(values[self.value(name)].name)
+
+    def written(self, name: str) -> bool:
+        """Whether a field of any kind holds something that was written."""
+        is_repeated = self.message.DESCRIPTOR.fields_by_name[name].is_repeated
+        return bool(self.value(name)) if is_repeated else self.has(name)
+
     def occurrences(self, name: str) -> list[Field]:
         """Return the occurrences of a field in file order."""
         return [found for found in self.fields if found.name == name]
@@ -94,6 +104,16 @@ class Section:
         """Return the elements of a repeated message field."""
         pairs = zip(self.value(name), self.occurrences(name), strict=True)
         return [Section(message, tuple(field.children), self.source, field.place) for message, field in pairs]
+
+    def parts(self, name: str) -> list["Section"]:
+        """Return the message field of a name as sections: its elements, or the one that several blocks make."""
+        is_repeated = self.message.DESCRIPTOR.fields_by_name[name].is_repeated
+        return self.children(name) if is_repeated else [self.child(name)]
+
+    def spot(self, name: str, index: int = -1) -> str:
+        """Return ``file:line:column`` of a field."""
+        place = self.place_of(name, index)
+        return f"{self.source}:{place.line}:{place.column}"
 
     def at(self, name: str, text: str, index: int = -1) -> str:
         """Prefix a text with file, line and column of a field."""
