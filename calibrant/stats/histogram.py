@@ -543,10 +543,13 @@ class LogLinearHistogram:
         return Bins(lower, upper, counts)
 
     def _edge(self, magnitude: Int64Array) -> Float64Array:
-        """Return the value at the lower end of bins of positive sign; 2**128 above the last finite one."""
-        exponent, mantissa = magnitude >> self._mantissa_bits, magnitude & ((1 << self._mantissa_bits) - 1)
-        fraction = mantissa / float(1 << self._mantissa_bits) + (exponent > 0)
-        edges: Float64Array = np.ldexp(fraction, np.maximum(exponent, 1).astype(np.int32) - 127)
+        """Return the value at the lower end of bins of positive sign.
+
+        Above the last finite bin it is infinite; that bin is an outermost one, whose end is an exact extreme instead.
+        """
+        edges: Float64Array = (
+            (magnitude << (23 - self._mantissa_bits)).astype(np.uint32).view(np.float32).astype(np.float64)
+        )
         return edges
 
     def rebin(self, num_of_bins: int) -> Int64Array:
