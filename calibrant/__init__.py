@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from calibrant.pipeline import capture as capture
     from calibrant.pipeline import export as export
     from calibrant.pipeline import fit as fit
+    from calibrant.pipeline import plan as plan
     from calibrant.pipeline import run as run
     from calibrant.pipeline import stats as stats
     from calibrant.pipeline import verify as verify
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["CalibrantError", "Run", "capture", "export", "fit", "open_run", "run", "stats", "verify"]
+__all__ = ["CalibrantError", "Run", "capture", "export", "fit", "open_run", "plan", "run", "stats", "verify"]
 
 _HOMES = {
     "CalibrantError": "calibrant.errors",
@@ -33,6 +34,7 @@ _HOMES = {
     "capture": "calibrant.pipeline",
     "fit": "calibrant.pipeline",
     "open_run": "calibrant.stats.run",
+    "plan": "calibrant.pipeline",
     "run": "calibrant.pipeline",
     "verify": "calibrant.pipeline",
 }

@@ -58,6 +58,8 @@ FixInput = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="Turn an input into a constant; may be repeated.")
 ]
 Fit = Annotated[str, typer.Option("--fit", help="Name of the fit.")]
+TableFormat = Annotated[str, typer.Option("--format", help="table, csv, json (one object a line) or parquet.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
 Restart = Annotated[bool, typer.Option("--restart", help="Replace an existing run.")]
 Fail = Annotated[FailOn | None, typer.Option(help="Exit with 1 where an event of this severity was recorded.")]
 
@@ -180,6 +182,27 @@ def capture(
 
 
 @app.command()
+def plan(
+    model: Model,
+    config: Config = None,
+    fix_input: FixInput = None,
+    form: TableFormat = "table",
+    output: Output = None,
+) -> None:
+    """Show what a configuration means for each layer of a model, and which rule decided; nothing is run.
+
+    Example: calibrant plan model.onnx --config quant.cfg --format csv
+    """
+    from calibrant import pipeline
+    from calibrant.console import print_frame, print_note
+
+    rows, events = pipeline.plan(model, config=config, fix_input=_fixed_inputs(fix_input))
+    for event in events:
+        print_note(event)
+    print_frame(rows, form, output)
+
+
+@app.command()
 def stats(run: RunFolder) -> None:
     """Compute every statistics table again from the kept activations.
 
@@ -260,8 +283,8 @@ def verify(
 def sql(
     run: RunFolder,
     query: Annotated[str, typer.Argument(help="DuckDB SQL; every table is a view of its name.", show_default=False)],
-    form: Annotated[str, typer.Option("--format", help="table, csv, json (one object a line) or parquet.")] = "table",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
+    form: TableFormat = "table",
+    output: Output = None,
 ) -> None:
     """Ask the run's tables a question in SQL.
 
@@ -278,8 +301,8 @@ def report(
     run: Annotated[Path | None, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)] = None,
     name: Annotated[str, typer.Argument(help="Name of the report.")] = "layers",
     list_names: Annotated[bool, typer.Option("--list", help="List the reports.")] = False,
-    form: Annotated[str, typer.Option("--format", help="table, csv, json (one object a line) or parquet.")] = "table",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
+    form: TableFormat = "table",
+    output: Output = None,
 ) -> None:
     """Print a named report, by default the layers by their signal-to-noise ratio.
 
@@ -317,6 +340,10 @@ def demo(
 def _describe(error: BaseException) -> str:
     if isinstance(error, CalibrantError):
         return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a file or stdout'}: {error.strerror or error}; check its disk's space and its permissions"
+    if isinstance(error, MemoryError):
+        return f"out of memory ({error}); take a smaller --batch-size, or smaller samples"
     return f"{type(error).__name__}: {error}; this is a fault of calibrant, run again with --traceback and report it"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrant.errors import ConfigError, ExportError, nearest
-from calibrant.stats.events import Progress
+from calibrant.stats.events import Event, Progress
 
 if TYPE_CHECKING:
     import polars as pl
@@ -85,10 +85,26 @@ def print_frame(frame: "pl.DataFrame", form: str, output: Path | None) -> None:
 
 
 def _frame_text(frame: "pl.DataFrame", form: str) -> str:
+    _refuse_unwritable(frame, form)
     return str(frame.write_csv()) if form == "csv" else str(frame.write_ndjson())
 
 
+def _refuse_unwritable(frame: "pl.DataFrame", form: str) -> None:
+    for name, dtype in frame.schema.items():
+        if _holds_bytes(dtype) or (form == "csv" and dtype.is_nested()):
+            other = "json or parquet" if form == "csv" and not _holds_bytes(dtype) else "parquet"
+            message = f"--format {form}: column '{name}' of type {dtype} has no text there; use --format {other}, or cast it to varchar"
+            raise ConfigError(message)
+
+
+def _holds_bytes(dtype: "pl.DataType") -> bool:
+    return "Binary" in str(dtype)
+
+
 def _write_frame(frame: "pl.DataFrame", form: str, output: Path) -> None:
+    if not output.name or output.is_dir():
+        message = f"{output}: is a folder; pass -o FILE"
+        raise ExportError(message)
     partial = output.with_name(f".{output.name}.partial")
     try:
         if form == "parquet":
@@ -97,7 +113,7 @@ def _write_frame(frame: "pl.DataFrame", form: str, output: Path) -> None:
             partial.write_text(_frame_text(frame, "csv" if form == "table" else form), encoding="utf-8")
         partial.replace(output)
     except OSError as error:
-        message = f"{output}: cannot be written ({error.strerror}); choose a writable file"
+        message = f"{output}: cannot be written ({error.strerror or error}); choose a writable file"
         raise ExportError(message) from error
     finally:
         partial.unlink(missing_ok=True)
@@ -106,6 +122,12 @@ def _write_frame(frame: "pl.DataFrame", form: str, output: Path) -> None:
 def print_line(name: str, value: object) -> None:
     """Print one plain ``name: value`` line on stdout, for people and scripts alike."""
     sys.stdout.write(f"{name}: {value}\n")
+
+
+def print_note(event: Event) -> None:
+    """Print a decision or warning on stderr."""
+    place = f"{event.layer}: " if event.layer else ""
+    sys.stderr.write(f"{event.severity}: {place}{event.message}\n")
 
 
 def print_error(message: str) -> None:

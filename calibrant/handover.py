@@ -10,18 +10,19 @@ from calibrant.ingest.layers import Layer, layer_rows_of
 from calibrant.ingest.model import PreparedModel
 from calibrant.proto.json_config import format_json_config
 from calibrant.proto.simple_config import QuantConfig, parse_simple_config
+from calibrant.quantizers.layer_plan import Plan
 from calibrant.quantizers.plan import json_config, resolve_plan
 from calibrant.stats.run import Run
 from calibrant.stats.tables import layer_rows
 
 
-def check_plan(config: QuantConfig, prepared: PreparedModel) -> None:
+def check_plan(config: QuantConfig, prepared: PreparedModel) -> Plan:
     """Resolve the plan before anything runs, so that a wrong layer name costs no capture.
 
     Raises:
         ConfigError: as `resolve_plan`.
     """
-    resolve_plan(config, layer_rows_of(prepared, None), other_nodes=_node_names(prepared))
+    return resolve_plan(config, layer_rows_of(prepared, None), other_nodes=_node_names(prepared))
 
 
 def _node_names(prepared: PreparedModel) -> list[str]:

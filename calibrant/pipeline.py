@@ -20,6 +20,8 @@ from calibrant.stats.events import Event, Progress, no_progress
 from calibrant.stats.run import FitRecord, Run, RunInfo, create_run, is_run, open_run, remove_run
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from calibrant.export.report import VerifyReport
     from calibrant.ingest.data import Data, DataSource
     from calibrant.ingest.model import PreparedModel
@@ -253,6 +255,39 @@ def _capture_anew(
             complete=True,
         )
     return run
+
+
+def plan(
+    model: PathLike, *, config: "PathLike | QuantConfig | None" = None, fix_input: FixInput | None = None
+) -> "tuple[pl.DataFrame, tuple[Event, ...]]":
+    """Resolve a configuration against a model, without running it.
+
+    Args:
+        model: an ONNX file.
+        config: a configuration, or None for AMCT's defaults.
+        fix_input: inputs to turn into constants.
+
+    Returns:
+        The `plan` table, one row a layer, and what the configuration's reader and the plan have to say.
+
+    Raises:
+        ModelError, ConfigError: as `capture`.
+
+    Example:
+        >>> rows, events = plan("model.onnx", config="quant.cfg")  # doctest: +SKIP
+    """
+    from calibrant.handover import check_plan
+    from calibrant.ingest.model import prepare_model
+
+    settings = _read_config(config)
+    prepared = prepare_model(
+        Path(model),
+        do_fusion=settings.do_fusion,
+        skip_fusion_layers=settings.skip_fusion_layers,
+        fix_input={name: str(value) for name, value in (fix_input or {}).items()},
+    )
+    resolved = check_plan(settings, prepared)
+    return resolved.frame("default"), (*prepared.events, *_config_events(settings), *resolved.events)
 
 
 def stats(run: "PathLike | Run", *, progress: Progress = no_progress) -> Run:
@@ -547,4 +582,4 @@ def run(
 _FIT = fit  # `run` has a parameter of that name
 
 
-__all__ = ["capture", "export", "fit", "run", "stats", "verification", "verify"]
+__all__ = ["capture", "export", "fit", "plan", "run", "stats", "verification", "verify"]
