@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
+from record_entries import records
 from shared_material import SHARED, needs_shared
 
 from calibrant.errors import ConfigError
@@ -152,37 +152,6 @@ def test_published_records_are_read(name: str, layers: int, weights: int) -> Non
     assert len(entries) == layers
     assert sum(len(entry.scale_w) for entry in entries) == weights
     assert parse_record(format_record(entries)) == entries
-
-
-scales = st.floats(
-    min_value=float(np.float32(1e-45)), max_value=float(np.float32(3e38)), width=32, exclude_min=True
-).map(F)
-texts = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
-
-
-@st.composite
-def entries_of(draw: st.DrawFn, key: str) -> RecordEntry:
-    weights = tuple(draw(st.lists(scales, max_size=4)))
-    return RecordEntry(
-        key,
-        draw(st.none() | scales),
-        draw(st.none() | st.integers(-128, 127)),
-        weights,
-        tuple(0 for _ in weights),
-        draw(texts),
-        draw(texts),
-        draw(texts),
-        is_tensor_quantize=draw(st.booleans()),
-        tensor_balance_factor=tuple(draw(st.lists(scales, max_size=2))),
-        shift_bit=tuple(draw(st.lists(st.integers(0, 2**32 - 1), max_size=2))),
-        skip_fusion=draw(st.none() | st.booleans()),
-        dst_type=draw(texts),
-        channels=draw(st.none() | st.integers(0, 2**32 - 1)),
-    )
-
-
-keys = st.lists(st.text(st.characters(exclude_categories=["Cs"])), unique=True, max_size=4)
-records = keys.flatmap(lambda names: st.tuples(*[entries_of(name) for name in names]))
 
 
 @given(records)

@@ -13,11 +13,17 @@ if TYPE_CHECKING:
     from calibrant.proto.json_config import JsonWeight as JsonWeight
     from calibrant.proto.json_config import format_json_config as format_json_config
     from calibrant.proto.json_config import write_json_config as write_json_config
+    from calibrant.proto.record import PruneGroup as PruneGroup
     from calibrant.proto.record import RecordEntry as RecordEntry
+    from calibrant.proto.record import RecordFile as RecordFile
     from calibrant.proto.record import format_record as format_record
     from calibrant.proto.record import parse_record as parse_record
+    from calibrant.proto.record import parse_record_file as parse_record_file
     from calibrant.proto.record import read_record as read_record
+    from calibrant.proto.record import read_record_file as read_record_file
     from calibrant.proto.record import write_record as write_record
+    from calibrant.proto.record_table import record_entries_of as record_entries_of
+    from calibrant.proto.record_table import record_frame as record_frame
     from calibrant.proto.simple_config import AdaSettings as AdaSettings
     from calibrant.proto.simple_config import ArqSettings as ArqSettings
     from calibrant.proto.simple_config import CalibrationBlock as CalibrationBlock
@@ -34,7 +40,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "json_config": ("JsonActivation", "JsonConfig", "JsonLayer", "JsonWeight", "format_json_config", "write_json_config"),
-    "record": ("RecordEntry", "format_record", "parse_record", "read_record", "write_record"),
+    "record": (
+        "PruneGroup", "RecordEntry", "RecordFile", "format_record", "parse_record", "parse_record_file", "read_record",
+        "read_record_file", "write_record",
+    ),
+    "record_table": ("record_entries_of", "record_frame"),
     "simple_config": (
         "AdaSettings", "ArqSettings", "CalibrationBlock", "ConfigNote", "DmqSettings", "HfmgSettings", "IfmrSettings",
         "NuqSettings", "QuantConfig", "TensorSettings", "canonical_text", "parse_simple_config", "read_simple_config",
@@ -55,16 +65,22 @@ __all__ = [
     "JsonLayer",
     "JsonWeight",
     "NuqSettings",
+    "PruneGroup",
     "QuantConfig",
     "RecordEntry",
+    "RecordFile",
     "TensorSettings",
     "canonical_text",
     "format_json_config",
     "format_record",
     "parse_record",
+    "parse_record_file",
     "parse_simple_config",
     "read_record",
+    "read_record_file",
     "read_simple_config",
+    "record_entries_of",
+    "record_frame",
     "write_json_config",
     "write_record",
 ]

@@ -1,23 +1,23 @@
 """Scale/offset records (record.txt): the scales that a calibration found, one entry a layer.
 
-The writer keeps the layout of AMCT's files: two spaces a level, one value a line, ``op_data_type`` in single quotes. Huawei's
-own tools search that text. Scales are written as the shortest text that reads back as the same float32.
+All flavours of AMCT are read (ONNX, PyTorch, Caffe, TensorFlow); an entry has the fields of all of them. The writer keeps the
+layout of AMCT's files: two spaces a level, one value a line, ``op_data_type`` in single quotes. Huawei's own tools search that
+text. Scales are written as the shortest text that reads back as the same float32.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 
 from calibrant.errors import ConfigError
 from calibrant.proto._files import write_text
-from calibrant.proto.simple_config import quoted
+from calibrant.proto.simple_config import ConfigNote, quoted
 
-if TYPE_CHECKING:
-    from calibrant.proto._document import Section
+Flavour = Literal["onnx", "pytorch", "caffe", "tensorflow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,15 @@ class RecordEntry:
         is_tensor_quantize: whether the entry stands for an input tensor alone.
         tensor_balance_factor: DMQ's factor of each input channel.
         shift_bit: shifts of the NPU's requantization, mostly absent.
-        skip_fusion: as written; None where not written.
-        fakequant_precision_mode: as written.
-        dst_type: as the PyTorch flavour writes it.
+        skip_fusion: whether a BatchNormalization stays behind the layer; None where not written.
+        fakequant_precision_mode: ``DEFAULT`` or ``FORCE_FP16_QUANT``; None where not written.
+        dst_type: width of data and weight, as the older PyTorch flavour writes it.
         channels, height, width: shape of the layer's input, as the Caffe flavour writes it.
+        cluster: NUQ's 16 or 32 centres, in old records.
+        scale_h, offset_h: step and offset of the hidden state of an LSTM or GRU (PyTorch).
+        scale_r, offset_r: steps and offsets of its recurrent weight (PyTorch).
+        kv_scale, kv_offset: steps and offsets of a key-value cache (PyTorch's ``kv_cache_value``).
+        where: where each field was written last, as ``file:line:column``; no part of the value.
     """
 
     key: str
@@ -59,6 +64,50 @@ class RecordEntry:
     channels: int | None = None
     height: int | None = None
     width: int | None = None
+    cluster: tuple[int, ...] = ()
+    scale_h: np.float32 | None = None
+    offset_h: int | None = None
+    scale_r: tuple[np.float32, ...] = ()
+    offset_r: tuple[int, ...] = ()
+    kv_scale: tuple[np.float32, ...] = ()
+    kv_offset: tuple[int, ...] = ()
+    where: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PruneGroup:
+    """Layers that AMCT's pruning ties together (``prune_record``); read and reported, never applied.
+
+    Attributes:
+        producers: layers whose output channels are removed.
+        consumers: layers that lose the same input channels.
+        selective: the layer of a selective (2 of 4) pruning, or None.
+        where: ``file:line:column``.
+    """
+
+    producers: tuple[str, ...]
+    consumers: tuple[str, ...]
+    selective: str | None
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """A whole record file.
+
+    Attributes:
+        entries: in file order.
+        flavour: the flavour that its fields speak for; ``tensorflow`` where it has only those that all flavours have.
+        prunes: what it says of pruning.
+        notes: what a reader should know, each with ``file:line:column``.
+        source: name of the file.
+    """
+
+    entries: tuple[RecordEntry, ...]
+    flavour: Flavour
+    prunes: tuple[PruneGroup, ...] = ()
+    notes: tuple[ConfigNote, ...] = ()
+    source: str = "<text>"
 
 
 def format_record(entries: Iterable[RecordEntry]) -> str:
@@ -96,21 +145,30 @@ def write_record(path: Path | str, entries: Iterable[RecordEntry]) -> None:
 
 
 def read_record(path: Path | str) -> tuple[RecordEntry, ...]:
-    """Read a record file of any layout that is protobuf text.
+    """Read the entries of a record file of any flavour and any layout that is protobuf text.
 
     Raises:
         ConfigError: the file cannot be read, or an entry cannot mean anything; says ``file:line:column``.
     """
+    return read_record_file(path).entries
+
+
+def read_record_file(path: Path | str) -> RecordFile:
+    """Read a record file with its flavour, its pruning groups and notes.
+
+    Raises:
+        ConfigError: as `read_record`.
+    """
     from calibrant.proto import _document  # here, so that protobuf loads only when a file is read
 
     text, _ = _document.read_text(Path(path), _document.RECORD)
-    return parse_record(text, str(path))
+    return parse_record_file(text, str(path))
 
 
 def parse_record(text: str, source: str = "<text>") -> tuple[RecordEntry, ...]:
-    """Read a record from a text.
+    """Read the entries of a record from a text.
 
-    Each entry needs a key of its own and a value; scales must be finite and above 0, offsets of weights 0 and as many as scales.
+    Each entry needs a key of its own and a value that keeps the rules of `calibrant.proto.record_rules`.
 
     Args:
         text: protobuf text.
@@ -123,73 +181,37 @@ def parse_record(text: str, source: str = "<text>") -> tuple[RecordEntry, ...]:
         >>> parse_record('record { key: "Conv_0" value { scale_d: 0.1 offset_d: -128 } }')[0].offset_d
         -128
     """
-    from calibrant.proto import _document  # as above
-
-    root = _document.merge_text(text, _document.RECORD, source)
-    _reject_repeats(root)
-    return tuple(_read_entry(section) for section in root.children("record"))
+    return parse_record_file(text, source).entries
 
 
-def _reject_repeats(root: "Section") -> None:
-    seen: set[str] = set()
-    for index, section in enumerate(root.children("record")):
-        key = section.value("key")
-        if not section.has("key") or not section.has("value"):
-            root.reject("record", "a record needs a key and a value", index)
-        if key in seen:
-            section.reject("key", f"'{key}' has a second record; delete one")
-        seen.add(key)
+def parse_record_file(text: str, source: str = "<text>") -> RecordFile:
+    """Read a record from a text, with its flavour, its pruning groups and notes.
 
+    Args:
+        text: protobuf text.
+        source: name for messages.
 
-def _read_entry(entry: "Section") -> RecordEntry:
-    value = entry.child("value")
-    _check_scales(value, "scale_d", [value.value("scale_d")] if value.has("scale_d") else [])
-    for name in ("scale_w", "tensor_balance_factor"):
-        _check_scales(value, name, value.value(name))
-    _check_offsets(value)
-    return RecordEntry(
-        key=entry.value("key"),
-        scale_d=np.float32(value.value("scale_d")) if value.has("scale_d") else None,
-        scale_w=_float32(value.value("scale_w")),
-        offset_w=tuple(value.value("offset_w")),
-        is_tensor_quantize=value.value("is_tensor_quantize"),
-        tensor_balance_factor=_float32(value.value("tensor_balance_factor")),
-        shift_bit=tuple(value.value("shift_bit")),
-        **{name: value.optional(name) for name in _OPTIONAL},
-    )
+    Raises:
+        ConfigError: as `parse_record`.
 
+    Example:
+        >>> parse_record_file('record { key: "conv1" value { scale_d: 0.1 channels: 3 } }').flavour
+        'caffe'
+    """
+    from calibrant.proto import _record_reader  # as above
 
-_OPTIONAL = (
-    "offset_d", "act_type", "wts_type", "op_data_type", "skip_fusion", "fakequant_precision_mode", "dst_type",
-    "channels", "height", "width",
-)  # fmt: skip
-
-
-def _check_scales(value: "Section", name: str, scales: Sequence[float]) -> None:
-    for index, scale in enumerate(scales):
-        if not (math.isfinite(scale) and scale > 0):
-            value.reject(name, f"{name} is {scale:g}; a finite number above 0 is expected", index)
-
-
-def _check_offsets(value: "Section") -> None:
-    low, high = (-32768, 32767) if value.value("act_type") == "INT16" else (-128, 127)
-    if not low <= value.value("offset_d") <= high:
-        value.reject("offset_d", f"offset_d is {value.value('offset_d')}; a number from {low} to {high} is expected")
-    for index, offset in enumerate(value.value("offset_w")):
-        if offset:
-            value.reject("offset_w", f"offset_w is {offset}; 0 is expected, weights are symmetric", index)
-    scales, offsets = len(value.value("scale_w")), len(value.value("offset_w"))
-    if offsets not in (0, scales):
-        value.reject("offset_w", f"{offsets} offset_w for {scales} scale_w; as many are expected")
-
-
-def _float32(values: Iterable[float]) -> tuple[np.float32, ...]:
-    return tuple(np.float32(value) for value in values)
+    return _record_reader.read(text, source)
 
 
 def _entry_text(entry: RecordEntry) -> str:
-    lines = "".join(f"    {name}: {value}\n" for name, value in _members(entry))
-    return f"record {{\n  key: {quoted(entry.key)}\n  value {{\n{lines}  }}\n}}\n"
+    value, cache = _lines(_members(entry)), _lines(_cache_members(entry))
+    blocks = f"  value {{\n{value}  }}\n" if value or not cache else ""
+    blocks += f"  kv_cache_value {{\n{cache}  }}\n" if cache else ""
+    return f"record {{\n  key: {quoted(entry.key)}\n{blocks}}}\n"
+
+
+def _lines(members: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"    {name}: {value}\n" for name, value in members)
 
 
 def _members(entry: RecordEntry) -> Iterator[tuple[str, str]]:
@@ -200,9 +222,15 @@ def _members(entry: RecordEntry) -> Iterator[tuple[str, str]]:
         yield "op_data_type", quoted(entry.op_data_type, mark="'")
     yield from _numbers(entry, "scale_w", "offset_w", "shift_bit")
     yield from _texts(entry, "wts_type", "fakequant_precision_mode", "dst_type")
-    yield from _numbers(entry, "tensor_balance_factor", "skip_fusion", "channels", "height", "width")
+    yield from _numbers(entry, "tensor_balance_factor", "skip_fusion", "channels", "height", "width", "cluster")
+    yield from _numbers(entry, "scale_h", "offset_h", "scale_r", "offset_r")
     if entry.is_tensor_quantize:
         yield "is_tensor_quantize", "true"
+
+
+def _cache_members(entry: RecordEntry) -> Iterator[tuple[str, str]]:
+    for name in ("scale", "offset"):
+        yield from ((name, text) for _, text in _numbers(entry, f"kv_{name}"))
 
 
 def _texts(entry: RecordEntry, *names: str) -> Iterator[tuple[str, str]]:

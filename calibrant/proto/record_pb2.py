@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63\x61librant/proto/record.proto\x12\x10\x63\x61librant.record\"\xe8\x02\n\x11SingleLayerRecord\x12\x0f\n\x07scale_d\x18\x01 \x01(\x02\x12\x10\n\x08offset_d\x18\x02 \x01(\x05\x12\x0f\n\x07scale_w\x18\x03 \x03(\x02\x12\x10\n\x08offset_w\x18\x04 \x03(\x05\x12\x11\n\tshift_bit\x18\x05 \x03(\r\x12\x19\n\x0bskip_fusion\x18\x06 \x01(\x08:\x04true\x12!\n\x12is_tensor_quantize\x18\n \x01(\x08:\x05\x66\x61lse\x12\x1d\n\x15tensor_balance_factor\x18\r \x03(\x02\x12\x14\n\x0cop_data_type\x18\x0f \x01(\t\x12\x10\n\x08\x61\x63t_type\x18\x14 \x01(\t\x12\x10\n\x08wts_type\x18\x15 \x01(\t\x12 \n\x18\x66\x61kequant_precision_mode\x18\x16 \x01(\t\x12\x10\n\x08\x64st_type\x18\x17 \x01(\t\x12\x10\n\x08\x63hannels\x18\x1e \x01(\r\x12\x0e\n\x06height\x18\x1f \x01(\r\x12\r\n\x05width\x18  \x01(\r\"P\n\rMapFiledEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x32\n\x05value\x18\x02 \x01(\x0b\x32#.calibrant.record.SingleLayerRecord\"D\n\x11ScaleOffsetRecord\x12/\n\x06record\x18\x01 \x03(\x0b\x32\x1f.calibrant.record.MapFiledEntry')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63\x61librant/proto/record.proto\x12\x10\x63\x61librant.record\"\xbf\x03\n\x11SingleLayerRecord\x12\x0f\n\x07scale_d\x18\x01 \x01(\x02\x12\x10\n\x08offset_d\x18\x02 \x01(\x05\x12\x0f\n\x07scale_w\x18\x03 \x03(\x02\x12\x10\n\x08offset_w\x18\x04 \x03(\x05\x12\x11\n\tshift_bit\x18\x05 \x03(\r\x12\x19\n\x0bskip_fusion\x18\x06 \x01(\x08:\x04true\x12!\n\x12is_tensor_quantize\x18\n \x01(\x08:\x05\x66\x61lse\x12\x1d\n\x15tensor_balance_factor\x18\r \x03(\x02\x12\x14\n\x0cop_data_type\x18\x0f \x01(\t\x12\x10\n\x08\x61\x63t_type\x18\x14 \x01(\t\x12\x10\n\x08wts_type\x18\x15 \x01(\t\x12 \n\x18\x66\x61kequant_precision_mode\x18\x16 \x01(\t\x12\x10\n\x08\x64st_type\x18\x17 \x01(\t\x12\x10\n\x08\x63hannels\x18\x1e \x01(\r\x12\x0e\n\x06height\x18\x1f \x01(\r\x12\r\n\x05width\x18  \x01(\r\x12\x0f\n\x07\x63luster\x18( \x03(\x05\x12\x0f\n\x07scale_h\x18) \x01(\x02\x12\x10\n\x08offset_h\x18* \x01(\x05\x12\x0f\n\x07scale_r\x18+ \x03(\x02\x12\x10\n\x08offset_r\x18, \x03(\x05\"9\n\x18SingleLayerKVCacheRecord\x12\r\n\x05scale\x18\x01 \x03(\x02\x12\x0e\n\x06offset\x18\x02 \x03(\x05\"\x94\x01\n\rMapFiledEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x32\n\x05value\x18\x02 \x01(\x0b\x32#.calibrant.record.SingleLayerRecord\x12\x42\n\x0ekv_cache_value\x18\x03 \x01(\x0b\x32*.calibrant.record.SingleLayerKVCacheRecord\"\xae\x02\n\x0ePruneAttribute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\t\n\x01\x66\x18\x02 \x01(\x02\x12\t\n\x01i\x18\x03 \x01(\x05\x12\t\n\x01s\x18\x04 \x01(\t\x12\x0e\n\x06\x66loats\x18\x07 \x03(\x02\x12\x0c\n\x04ints\x18\x08 \x03(\x05\x12\x0f\n\x07strings\x18\t \x03(\t\x12\x33\n\x04type\x18\x14 \x01(\x0e\x32%.calibrant.record.PruneAttribute.Type\"\x88\x01\n\x04Type\x12\r\n\tUNDEFINED\x10\x00\x12\t\n\x05\x46LOAT\x10\x01\x12\x07\n\x03INT\x10\x02\x12\n\n\x06STRING\x10\x03\x12\n\n\x06TENSOR\x10\x04\x12\t\n\x05GRAPH\x10\x05\x12\n\n\x06\x46LOATS\x10\x06\x12\x08\n\x04INTS\x10\x07\x12\x0b\n\x07STRINGS\x10\x08\x12\x0b\n\x07TENSORS\x10\t\x12\n\n\x06GRAPHS\x10\n\"I\n\tPruneNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x04\x61ttr\x18\x02 \x03(\x0b\x32 .calibrant.record.PruneAttribute\"\xa1\x01\n\x0bPruneRecord\x12-\n\x08producer\x18\x01 \x03(\x0b\x32\x1b.calibrant.record.PruneNode\x12-\n\x08\x63onsumer\x18\x02 \x03(\x0b\x32\x1b.calibrant.record.PruneNode\x12\x34\n\x0fselective_prune\x18\x03 \x01(\x0b\x32\x1b.calibrant.record.PruneNode\"y\n\x11ScaleOffsetRecord\x12/\n\x06record\x18\x01 \x03(\x0b\x32\x1f.calibrant.record.MapFiledEntry\x12\x33\n\x0cprune_record\x18\x02 \x03(\x0b\x32\x1d.calibrant.record.PruneRecord')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'calibrant.proto.record_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SINGLELAYERRECORD']._serialized_start=51
-  _globals['_SINGLELAYERRECORD']._serialized_end=411
-  _globals['_MAPFILEDENTRY']._serialized_start=413
-  _globals['_MAPFILEDENTRY']._serialized_end=493
-  _globals['_SCALEOFFSETRECORD']._serialized_start=495
-  _globals['_SCALEOFFSETRECORD']._serialized_end=563
+  _globals['_SINGLELAYERRECORD']._serialized_end=498
+  _globals['_SINGLELAYERKVCACHERECORD']._serialized_start=500
+  _globals['_SINGLELAYERKVCACHERECORD']._serialized_end=557
+  _globals['_MAPFILEDENTRY']._serialized_start=560
+  _globals['_MAPFILEDENTRY']._serialized_end=708
+  _globals['_PRUNEATTRIBUTE']._serialized_start=711
+  _globals['_PRUNEATTRIBUTE']._serialized_end=1013
+  _globals['_PRUNEATTRIBUTE_TYPE']._serialized_start=877
+  _globals['_PRUNEATTRIBUTE_TYPE']._serialized_end=1013
+  _globals['_PRUNENODE']._serialized_start=1015
+  _globals['_PRUNENODE']._serialized_end=1088
+  _globals['_PRUNERECORD']._serialized_start=1091
+  _globals['_PRUNERECORD']._serialized_end=1252
+  _globals['_SCALEOFFSETRECORD']._serialized_start=1254
+  _globals['_SCALEOFFSETRECORD']._serialized_end=1375
 # @@protoc_insertion_point(module_scope)
