@@ -101,6 +101,7 @@ def record_entries(encoded: Sequence[EncodedLayer]) -> list[RecordEntry]:
             scale_w=tuple(np.float32(scale) for scale in item.quantized.scale_w),
             offset_w=(0,) * item.quantized.scale_w.size,
             act_type=f"INT{item.quantized.data_bits}",
+            wts_type=f"INT{item.quantized.weight_bits}",
             op_data_type=item.float_type.upper(),
         )
         for item in encoded
