@@ -13,11 +13,15 @@ from shared_material import SHARED, needs_shared
 
 from calibrant.errors import ConfigError
 from calibrant.proto.simple_config import (
+    AdaSettings,
     ArqSettings,
     CalibrationBlock,
+    DmqSettings,
     HfmgSettings,
     IfmrSettings,
+    NuqSettings,
     QuantConfig,
+    TensorSettings,
     canonical_text,
     parse_simple_config,
     read_simple_config,
@@ -142,7 +146,7 @@ ACCEPTED = {
     "True with a capital": ("joint_quant: False", QuantConfig()),
     "one as true": ("activation_offset: 0", QuantConfig(activation_offset=False)),
     "hexadecimal": ("batch_num: 0x10", QuantConfig(batch_num=16)),
-    "version 1": ("version: 1", QuantConfig(version=1)),
+    "version 1": ("version: 1", QuantConfig(version=1, dialect="atc")),
     "carriage returns": ("batch_num: 2\r\ndo_fusion: false\r\n", QuantConfig(2, do_fusion=False)),
     "float with f": (
         IFMR.format("search_step: 0.02f"),
@@ -177,16 +181,20 @@ ACCEPTED = {
         for bits in (6, 7, 8)
     },
     "switches at their defaults": (
-        "joint_quant: false weight_offset: false enable_auto_nuq: false fakequant_precision_mode: DEFAULT",
-        QuantConfig(weight_offset=False, enable_auto_nuq=False, fakequant_precision_mode="DEFAULT"),
+        "joint_quant: false weight_offset: false enable_auto_nuq: false",
+        QuantConfig(dialect="atc", weight_offset=False, enable_auto_nuq=False),
+    ),
+    "precision mode at its default": (
+        "fakequant_precision_mode: DEFAULT",
+        QuantConfig(fakequant_precision_mode="DEFAULT"),
     ),
     "weight_compress_only false": (
         BLOCK.format("weight_compress_only: false"),
-        QuantConfig(common=CalibrationBlock(weight_compress_only=False)),
+        QuantConfig(dialect="atc", common=CalibrationBlock(weight_compress_only=False)),
     ),
     "weight asymmetric false": (
         ARQ.format("asymmetric: false"),
-        QuantConfig(common=CalibrationBlock(arq=ArqSettings(asymmetric=False))),
+        QuantConfig(dialect="atc", common=CalibrationBlock(arq=ArqSettings(asymmetric=False))),
     ),
     "same name in other fields": (
         'skip_layers: "a" override_layer_configs { layer_name: "a" calibration_config { } }',
@@ -203,7 +211,7 @@ ACCEPTED = {
 def test_accepted_without_a_word(text: str, expected: QuantConfig) -> None:
     config = parse_simple_config(text)
     assert config == expected
-    assert config.notes == ()
+    assert [note for note in config.notes if note.severity == "warn"] == []
 
 
 NOT_APPLIED = "is read but not applied in this version: "
@@ -274,9 +282,8 @@ WARNED = {
 
 @pytest.mark.parametrize(("text", "place", "words"), WARNED.values(), ids=WARNED)
 def test_accepted_with_a_warning(text: str, place: str, words: str) -> None:
-    notes = parse_simple_config(text, "quant.cfg").notes
+    notes = [note for note in parse_simple_config(text, "quant.cfg").notes if note.severity == "warn"]
     assert len(notes) == 1
-    assert notes[0].severity == "warn"
     assert notes[0].message.startswith(f"quant.cfg:{place}: ")
     assert words in notes[0].message
 
@@ -529,6 +536,8 @@ def test_values_that_python_code_gives_are_checked() -> None:
         QuantConfig(batch_num=0)
     with pytest.raises(ConfigError, match="ifmr and hfmg are both given"):
         CalibrationBlock(ifmr=IfmrSettings(), hfmg=HfmgSettings())
+    with pytest.raises(ConfigError, match="arq and ada are both given"):
+        CalibrationBlock(arq=ArqSettings(), ada=AdaSettings())
 
 
 def test_deep_nesting_is_refused() -> None:
@@ -544,8 +553,9 @@ POST_TRAINING = ("onnx_nuq_quant.cfg", "caffe_nuq_quant.cfg", "tf_yolo_quant.cfg
 def test_published_configurations_are_read(name: str) -> None:
     config = read_simple_config(SHARED / "cases" / "real" / name)
     assert config.activation_offset
-    assert all("nuq_config" in note.message for note in config.notes)
-    assert bool(config.notes) == ("nuq" in name)
+    warnings = [note for note in config.notes if note.severity == "warn"]
+    assert all("nuq_config" in note.message for note in warnings)
+    assert bool(warnings) == ("nuq" in name)
     assert parse_simple_config(canonical_text(config)) == config
 
 
@@ -590,11 +600,30 @@ ifmr_settings = st.builds(
     dst_type=types,
 )
 hfmg_settings = st.builds(HfmgSettings, st.sampled_from([1024, 2048, 4096, 8192]), booleans, types)
-arq_settings = st.none() | st.builds(ArqSettings, booleans, st.sampled_from([4, 6, 7, 8]))
-blocks = st.one_of(
-    st.builds(CalibrationBlock, ifmr=st.none() | ifmr_settings, arq=arq_settings),
-    st.builds(CalibrationBlock, hfmg=hfmg_settings, arq=arq_settings),
+arq_settings = st.builds(ArqSettings, booleans, st.sampled_from([4, 6, 7, 8]), st.sampled_from([None, False]))
+weight_only_arq = st.builds(ArqSettings, booleans, st.sampled_from([6, 8]), booleans)
+nuq_settings = st.builds(NuqSettings, st.none(), st.sampled_from([16, 32]), st.integers(0, 5))
+ada_settings = st.builds(AdaSettings, st.integers(0, 9), st.sampled_from([0.01, 0.5]), channel_wise=booleans)
+dmq_settings = st.none() | st.builds(DmqSettings, st.sampled_from([0.2, 0.5, 0.8]))
+data_blocks = st.one_of(
+    st.fixed_dictionaries({}),
+    st.fixed_dictionaries({"ifmr": ifmr_settings}),
+    st.fixed_dictionaries({"hfmg": hfmg_settings}),
 )
+weight_blocks = st.one_of(
+    st.fixed_dictionaries({"weight_compress_only": booleans}),
+    st.fixed_dictionaries({"arq": arq_settings, "weight_compress_only": booleans}),
+    st.fixed_dictionaries({"arq": weight_only_arq, "weight_compress_only": st.just(True)}),
+    st.fixed_dictionaries({"nuq": nuq_settings}),
+    st.fixed_dictionaries({"ada": ada_settings}),
+)
+blocks = st.builds(
+    lambda data, weights, dmq: CalibrationBlock(**data, **weights, dmq=dmq), data_blocks, weight_blocks, dmq_settings
+)
+letters = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+tensors = st.lists(
+    st.builds(TensorSettings, letters, st.integers(0, 2**32 - 1), st.none() | ifmr_settings | hfmg_settings), max_size=3
+).map(tuple)
 names = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), unique=True, max_size=4).map(tuple)
 overrides = st.lists(
     st.tuples(st.text(st.characters(exclude_categories=["Cs"])), blocks), unique_by=lambda one: one[0], max_size=3
@@ -611,15 +640,31 @@ configs = st.builds(
     common=st.none() | blocks,
     override_types=overrides,
     override_layers=overrides,
+    dialect=st.sampled_from(["onnx", "atc", "pytorch"]),
+    version=st.sampled_from([None, 1]),
+    enable_auto_nuq=booleans,
+    weight_offset=booleans,
+    fakequant_precision_mode=st.sampled_from([None, "DEFAULT", "FORCE_FP16_QUANT"]),
+    nuq=st.none() | st.builds(NuqSettings, st.none() | letters, st.sampled_from([16, 32]), st.integers(0, 5)),
+    tensor_quantize=tensors,
+    conv_calibration=st.none() | blocks,
+    fc_calibration=st.none() | blocks,
 )
 
 
 @given(configs)
 @settings(max_examples=60, deadline=None)
 def test_canonical_text_is_read_back_equal(config: QuantConfig) -> None:
-    again = parse_simple_config(canonical_text(config))
+    again = parse_simple_config(canonical_text(config), dialect=config.dialect)
     assert again == config
     assert canonical_text(again) == canonical_text(config)
+
+
+@given(configs)
+@settings(max_examples=60, deadline=None)
+def test_the_dialect_is_detected_alike_from_the_canonical_text(config: QuantConfig) -> None:
+    detected = parse_simple_config(canonical_text(config))
+    assert parse_simple_config(canonical_text(detected)) == detected
 
 
 PIECES = [

@@ -1,8 +1,9 @@
 """Simple configuration: from the merged message to `QuantConfig`, with notes and the place of every name."""
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from calibrant.proto._block_reader import BlockReader, nuq_settings
+from calibrant.proto._dialect import Detected, detect
 from calibrant.proto._document import CONFIGURATION, START, Section, located, merge_text, repetitions
 from calibrant.proto._unapplied import unapplied
 from calibrant.proto.settings import CalibrationBlock, NamedBlock, NuqSettings, TensorSettings
@@ -11,6 +12,7 @@ from calibrant.proto.simple_config import ConfigNote, Dialect, PrecisionMode, Qu
 if TYPE_CHECKING:
     from calibrant.proto._syntax import Place
 
+Severity = Literal["warn", "info"]
 _SINGULAR: Final = (
     "batch_num", "activation_offset", "joint_quant", "do_fusion", "version", "enable_auto_nuq", "weight_offset",
     "fakequant_precision_mode", "nuq_config", "common_config", "conv_calibration_config", "fc_calibration_config",
@@ -34,8 +36,9 @@ class _Reader:
         self.warnings: list[tuple[Place, str]] = self.blocks.warnings
         self.positions: dict[tuple[str, str], str] = {}
 
-    def config(self, text: str, dialect: Dialect | None) -> QuantConfig:
+    def config(self, text: str, forced: Dialect | None) -> QuantConfig:
         root = self.root
+        detected = detect(root)
         self._check_globals()
         skip_layers, skip_types, skip_fusion = map(
             self._names, ("skip_layers", "skip_layer_types", "skip_fusion_layers")
@@ -56,7 +59,8 @@ class _Reader:
             common=common,
             override_types=types,
             override_layers=layers,
-            dialect=dialect or "onnx",
+            dialect=forced or detected.dialect,
+            dialect_reason="asked for" if forced else detected.reason,
             version=root.optional("version"),
             enable_auto_nuq=root.optional("enable_auto_nuq"),
             weight_offset=root.optional("weight_offset"),
@@ -67,7 +71,7 @@ class _Reader:
             fc_calibration=fc,
             source=root.source,
             text=text,
-            notes=self._notes(),
+            notes=self._notes(detected, forced),
             positions=self.positions,
         )
 
@@ -138,7 +142,11 @@ class _Reader:
         layer, position = section.value("layer_name"), section.value("input_index")
         return TensorSettings(layer, position, self.blocks.data(section), place)
 
-    def _notes(self) -> tuple[ConfigNote, ...]:
-        """Return the warnings in file order."""
+    def _notes(self, detected: Detected, forced: Dialect | None) -> tuple[ConfigNote, ...]:
+        """Return the notes in file order."""
+        found: list[tuple[Place, Severity, str]] = [(place, "warn", text) for place, text in self.warnings]
+        if forced is not None or not detected.is_plain:
+            doubtful = bool(detected.doubt) if forced is None else forced != detected.dialect
+            found.append((detected.place, "warn" if doubtful else "info", detected.note(forced)))
         source = self.root.source
-        return tuple(ConfigNote("warn", located(source, place, text)) for place, text in sorted(self.warnings))
+        return tuple(ConfigNote(severity, located(source, place, text)) for place, severity, text in sorted(found))

@@ -11,6 +11,7 @@ from typing import Literal
 
 from calibrant.errors import ConfigError
 from calibrant.proto._canonical import config_lines, quoted
+from calibrant.proto.op_types import Dialect, OpType, layer_type, unknown_type
 from calibrant.proto.settings import (
     AdaSettings,
     ArqSettings,
@@ -30,7 +31,6 @@ __all__ = [
     "parse_simple_config", "quoted", "read_simple_config",
 ]  # fmt: skip
 
-Dialect = Literal["onnx", "atc", "pytorch"]
 PrecisionMode = Literal["DEFAULT", "FORCE_FP16_QUANT"]
 
 
@@ -112,6 +112,38 @@ class QuantConfig:
         if self.batch_num is not None and self.batch_num < 1:
             message = f"batch_num is {self.batch_num}; at least 1 is expected (leave it out to use all data)"
             raise ConfigError(message)
+
+    def type_of(self, field_name: str, name: str) -> OpType:
+        """Return what a type name of `skip_layer_types` or `override_layer_types` means in the dialect of the configuration.
+
+        Args:
+            field_name: the field that names it.
+            name: the name as written.
+
+        Raises:
+            ConfigError: no such type; says ``file:line:column`` and the nearest name.
+
+        Example:
+            >>> config = parse_simple_config('skip_layer_types: "InnerProduct"')
+            >>> config.dialect, config.type_of("skip_layer_types", "InnerProduct").onnx
+            ('atc', ('Gemm', 'MatMul'))
+        """
+        found = layer_type(name, self.dialect)
+        if found is None:
+            message = f"{self.where(field_name, name)}: {field_name}: {unknown_type(name, self.dialect)}"
+            raise ConfigError(message)
+        return found
+
+    def check_types(self) -> None:
+        """Check that every type name that the configuration holds is one of its dialect.
+
+        Raises:
+            ConfigError: as `type_of`.
+        """
+        for name in self.skip_layer_types:
+            self.type_of("skip_layer_types", name)
+        for name, _ in self.override_types:
+            self.type_of("override_layer_types", name)
 
     def where(self, field_name: str, name: str = "") -> str:
         """Return ``file:line:column`` of a field or of a name in it; the bare file, or ``configuration``, where unknown."""
