@@ -273,7 +273,7 @@ WARNED = {
     "both algorithms": (
         BLOCK.format("ifmr_quantize { }\nhfmg_quantize { }"),
         "2:1",
-        "ifmr_quantize and hfmg_quantize exclude each other: the last one, hfmg_quantize, wins",
+        "ifmr_quantize and hfmg_quantize exclude each other (lines 1, 2): the last one, hfmg_quantize, wins",
     ),
     "many candidates": (IFMR.format("search_step: 0.0005"), "1:33", "search_step 0.0005 makes 1201 candidates"),
     "byte-order mark": ("\ufeffbatch_num: 2", "1:1", "the file begins with a byte-order mark"),
@@ -326,7 +326,6 @@ REJECTED = {
     ),
     "brace too many": ("common_config { } }", "1:19", "not a simple configuration"),
     "open quote": ('skip_layers: "a', "1:14", "String missing ending quote"),
-    "line break in a text": ('skip_layers: "a\n"', "1:14", "String missing ending quote"),
     "not UTF-8 in a text": (r'skip_layers: "\377"', r"1:\d+", "utf-8"),
     "omitted lines": ("batch_num: 1\n...\n", "2:1", r"'\.\.\.' stands for lines that were left out"),
     "prose": ("quantize everything please", "1:1", "unknown field 'quantize'"),

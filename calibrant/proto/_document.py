@@ -4,7 +4,7 @@ The only module that imports `google.protobuf` and the generated schemas.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
@@ -14,6 +14,7 @@ from google.protobuf import text_format
 from calibrant.errors import ConfigError, nearest
 from calibrant.proto import calibration_config_pb2, record_pb2
 from calibrant.proto._syntax import Field, Place, Walk
+from calibrant.proto._tidy import tidy
 
 
 class Kind(NamedTuple):
@@ -192,14 +193,30 @@ def merge_text(text: str, kind: Kind, source: str) -> Section:
     return Section(message, tuple(walk.fields), source)
 
 
+def read_section(
+    text: str, kind: Kind, source: str, *, byte_order_mark: bool
+) -> tuple[Section, list[tuple[Place, str]]]:
+    """Mend the oddities of a text that people write, merge it, and return it with a warning for each oddity.
+
+    Args:
+        text: protobuf text without a byte-order mark at its beginning.
+        kind: what the text should be.
+        source: name for messages.
+        byte_order_mark: whether there was one.
+
+    Raises:
+        ConfigError: as `merge_text`.
+    """
+    tidied = tidy(text, source)
+    mark = [(START, "the file begins with a byte-order mark, which AMCT refuses; it was left out")]
+    return merge_text(tidied.text, kind, source), [*(mark if byte_order_mark else []), *tidied.warnings]
+
+
 def _explain(error: text_format.ParseError, walk: Walk, text: str, source: str, kind: Kind) -> str:
     descriptor = kind.message.DESCRIPTOR
     place = Place(error.GetLine() or 1, error.GetColumn() or 1)
     if unknown := _UNKNOWN.search(str(error)):
         return located(source, place, _unknown_field(unknown[1], _enclosing(walk, place, descriptor), kind))
-    line = text.split("\n")[place.line - 1] if place.line <= text.count("\n") + 1 else ""
-    if line.strip() in ("...", "…"):
-        return located(source, place, "'...' stands for lines that were left out; write them or delete it")
     culprit = next((field for field in walk.every if place in (field.value_place, field.place)), None)
     field = _resolve(descriptor, culprit.path) if culprit else None
     if culprit is None or field is None:
@@ -265,9 +282,9 @@ def _repeated_fields(section: Section) -> list[tuple[Place, str]]:
         places = [one.place for one in section.occurrences(name)]
         if field.is_repeated or len(places) < 2:
             continue
-        lines = ", ".join(str(place.line) for place in places)
+        lines = _lines(places)
         rule = "the blocks are merged, later values win" if field.message_type is not None else "the last one wins"
-        found.append((places[-1], f"{name} is given {len(places)} times (lines {lines}): {rule}"))
+        found.append((places[-1], f"{name} is given {len(places)} times ({lines}): {rule}"))
     return found
 
 
@@ -279,8 +296,17 @@ def _rival_members(section: Section) -> list[tuple[Place, str]]:
         if len({one.name for one in written}) > 1:
             names = " and ".join(dict.fromkeys(one.name for one in written))
             last = written[-1]
-            found.append((last.place, f"{names} exclude each other: the last one, {last.name}, wins"))
+            lines = _lines([one.place for one in written])
+            found.append((last.place, f"{names} exclude each other ({lines}): the last one, {last.name}, wins"))
     return found
+
+
+def _lines(places: Sequence[Place]) -> str:
+    """Name the lines of several places; also the columns where they share a line."""
+    lines = [place.line for place in places]
+    if len(set(lines)) == len(lines):
+        return f"lines {', '.join(map(str, lines))}"
+    return f"at {', '.join(f'{place.line}:{place.column}' for place in places)}"
 
 
 def _inner_repetitions(section: Section) -> list[tuple[Place, str]]:

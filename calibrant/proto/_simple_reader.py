@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from calibrant.proto._block_reader import BlockReader, nuq_settings
 from calibrant.proto._dialect import Detected, detect
-from calibrant.proto._document import CONFIGURATION, START, Section, located, merge_text, repetitions
+from calibrant.proto._document import CONFIGURATION, Section, located, read_section, repetitions
 from calibrant.proto._unapplied import unapplied
 from calibrant.proto.settings import CalibrationBlock, NamedBlock, NuqSettings, TensorSettings
 from calibrant.proto.simple_config import ConfigNote, Dialect, PrecisionMode, QuantConfig
@@ -21,9 +21,9 @@ _SINGULAR: Final = (
 
 def read(text: str, source: str, *, dialect: Dialect | None = None, byte_order_mark: bool = False) -> QuantConfig:
     """Read the text of a simple configuration; see `simple_config.parse_simple_config`."""
-    reader = _Reader(merge_text(text, CONFIGURATION, source))
-    if byte_order_mark:
-        reader.warnings.append((START, "the file begins with a byte-order mark, which AMCT refuses; it was left out"))
+    root, oddities = read_section(text, CONFIGURATION, source, byte_order_mark=byte_order_mark)
+    reader = _Reader(root)
+    reader.warnings.extend(oddities)
     return reader.config(text, dialect)
 
 

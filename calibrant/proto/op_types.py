@@ -130,7 +130,7 @@ def unknown_type(name: str, dialect: Dialect) -> str:
     if others:
         return f"{text}, but one of {' and '.join(others)}"
     known = _TABLES[dialect]
-    return f"{text} ({', '.join(known)}){nearest(name, known)}"
+    return text + (nearest(name, known) or f"; its types are {', '.join(known)}")
 
 
 def tensor_types(dialect: Dialect) -> frozenset[str]:
