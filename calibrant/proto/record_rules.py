@@ -152,5 +152,5 @@ def _names(entry: "RecordEntry") -> Iterator[Breach]:
     for name, allowed in _TYPES.items():
         given = getattr(entry, name)
         if given is not None and given not in allowed:
-            expected = f"{', '.join(allowed[:-1])} or {allowed[-1]} is expected{nearest(given, allowed)}"
+            expected = f"{', '.join(allowed[:-1])} or {allowed[-1]} is expected{nearest(given.upper(), allowed)}"
             yield Breach(name, -1, f"{name} is '{given[:60]}'; {expected}")
