@@ -27,6 +27,7 @@ class Kind(NamedTuple):
 
 CONFIGURATION: Final = Kind(calibration_config_pb2.AMCTConfig, "a simple configuration", 4 << 20)
 RECORD: Final = Kind(record_pb2.ScaleOffsetRecord, "a record file", 64 << 20)  # ResNet-101's has 1 MB
+JSON_CONFIGURATION: Final = Kind(None, "a JSON configuration", 16 << 20)
 
 _RETRAIN_FIELDS: Final = frozenset(
     {

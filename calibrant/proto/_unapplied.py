@@ -6,7 +6,8 @@ A member that becomes applied loses its row here, and nothing else about reading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from calibrant.proto._document import Place, Section
+from calibrant.proto._document import Section
+from calibrant.proto._syntax import Place
 
 NOT_APPLIED: Final = "is read but not applied in this version"
 
@@ -43,6 +44,12 @@ _ROWS: Final[Mapping[tuple[str, str], _Row]] = {
     ("HFMGQuantize", "dst_type"): _INT16,
 }
 _DEPRECATED: Final = ("conv_calibration_config", "fc_calibration_config")
+
+
+def instead_of(message: str, member: str) -> str | None:
+    """Return what happens instead of a member that is not applied, None where it is applied."""
+    row = _ROWS.get((message, member))
+    return None if row is None else row.instead
 
 
 def unapplied(section: Section) -> Iterator[tuple[Place, str]]:
