@@ -5,7 +5,6 @@ from decimal import Decimal
 from typing import Final, Literal, cast
 
 from calibrant.errors import nearest
-from calibrant.proto import _unapplied
 from calibrant.proto._block_reader import MANY_CANDIDATES, MAX_CANDIDATES, NUMS_OF_BINS, NUQ_STEPS, WEIGHT_BITS
 from calibrant.proto._json_object import JsonObject
 from calibrant.proto._json_text import Value, parse_json
@@ -59,7 +58,6 @@ class _Reader:
         self.root = root
         self.positions: dict[tuple[str, ...], str] = dict(root.positions())
         self.notes: list[ConfigNote] = []
-        self.kept: dict[tuple[str, str], list[str]] = {}  # (member, what happens instead) -> places
 
     def config(self, text: str) -> JsonConfig:
         root = self.root
@@ -68,41 +66,30 @@ class _Reader:
                 f"{root.source}:1:1", "the file begins with a byte-order mark, which AMCT refuses; it was left out"
             )
         version, batch_num = root.integer("version", [1]), self._batch_num()
-        tensors = self._tensors()
+        mode, tensors = root.text("fakequant_precision_mode", ("DEFAULT", "FORCE_FP16_QUANT")), self._tensors()
+        skip_fusion_layers = self._skip_fusion_layers()
         layers = {name: self._layer(name) for name in root.members if name not in GLOBAL_KEYS}
-        config = JsonConfig(
+        return JsonConfig(
             batch_num=batch_num,
             activation_offset=root.boolean("activation_offset"),
-            joint_quant=self._joint_quant(),
+            joint_quant=root.boolean("joint_quant"),
             do_fusion=root.boolean("do_fusion"),
-            skip_fusion_layers=self._skip_fusion_layers(),
+            skip_fusion_layers=skip_fusion_layers,
             layers=layers,
             tensor_quantize=tensors,
-            weight_offset=self._weight_offset(),
-            fakequant_precision_mode=self._precision_mode(),
+            weight_offset=root.boolean("weight_offset"),
+            fakequant_precision_mode=cast("PrecisionMode | None", mode),
             version=version,
             source=root.source,
             text=text.removeprefix("\ufeff"),
+            notes=tuple(self.notes),
             positions=self.positions,
         )
-        self._note_kept()
-        object.__setattr__(config, "notes", tuple(self.notes))
-        return config
 
     # What a person should know.
 
     def _note(self, where: str, text: str, severity: Severity = "warn") -> None:
         self.notes.append(ConfigNote(severity, f"{where}: {text}"))
-
-    def _keep(self, part: JsonObject, name: str, row: tuple[str, str], shown: str = "") -> None:
-        """Remember a member that is read and not applied."""
-        if (instead := _unapplied.instead_of(*row)) is not None:
-            self.kept.setdefault((f"{name}{shown}", instead), []).append(part.spot(name))
-
-    def _note_kept(self) -> None:
-        for (name, instead), places in self.kept.items():
-            times = f" ({len(places)} times)" if len(places) > 1 else ""
-            self._note(places[0], f"{name}{times} {_unapplied.NOT_APPLIED}: {instead}")
 
     # The keys of the whole file.
 
@@ -112,25 +99,6 @@ class _Reader:
             self._note(self.root.spot(name), "batch_num is true, which AMCT reads as 1; write 1")
             return 1
         return self.root.count(name, 1)
-
-    def _joint_quant(self) -> bool | None:
-        value = self.root.boolean("joint_quant")
-        if value:
-            self._keep(self.root, "joint_quant", ("AMCTConfig", "joint_quant"), ": true")
-        return value
-
-    def _weight_offset(self) -> bool | None:
-        value = self.root.boolean("weight_offset")
-        if value:
-            self._keep(self.root, "weight_offset", ("AMCTConfig", "weight_offset"), ": true")
-        return value
-
-    def _precision_mode(self) -> PrecisionMode | None:
-        name = "fakequant_precision_mode"
-        mode = self.root.text(name, ("DEFAULT", "FORCE_FP16_QUANT"))
-        if mode == "FORCE_FP16_QUANT":
-            self._keep(self.root, name, ("AMCTConfig", name))
-        return cast("PrecisionMode | None", mode)
 
     def _skip_fusion_layers(self) -> tuple[str, ...] | None:
         name, expected = "skip_fusion_layers", 'a list of layer names such as ["conv1"]'
@@ -162,11 +130,7 @@ class _Reader:
         if layer is None or position is None:
             missing = "layer_name" if layer is None else "input_index"
             part.fail(part.place, f"{missing} is missing; say which input of which node is meant")
-        tensor = JsonTensor(layer, position, self._activation(part))
-        if (instead := _unapplied.instead_of("AMCTConfig", name)) is not None:
-            words = instead.format(tensor)
-            self._note(part.spot("layer_name"), f"{name} {_unapplied.NOT_APPLIED}: {words}")
-        return tensor
+        return JsonTensor(layer, position, self._activation(part))
 
     # One layer.
 
@@ -198,7 +162,6 @@ class _Reader:
             return None
         if not 0.2 <= value <= 0.8:
             part.expect(name, expected)
-        self._keep(part, name, ("CalibrationConfig", "dmq_balancer"))
         return value
 
     def _activation(self, layer: JsonObject) -> JsonActivation | None:
@@ -223,11 +186,9 @@ class _Reader:
 
     def _data_bits(self, part: JsonObject) -> int | None:
         bits = part.integer("num_bits", _DATA_BITS)
-        if bits == 16:
-            self._keep(part, "num_bits", ("FMRQuantize", "dst_type"), ": 16 of activation_quant_params")
-        elif bits == 4:
-            text = f"num_bits: 4 of activation_quant_params {_unapplied.NOT_APPLIED}: the data is quantized to INT8"
-            self._note(part.spot("num_bits"), f"{part.label}: {text}")
+        if bits == 4:
+            text = "num_bits: 4 is read but not applied in this version: the data is quantized to INT8"
+            self._note(part.spot("num_bits"), f"{part.label}: activation_quant_params: {text}")
         return bits
 
     def _check_rivals(self, part: JsonObject, algorithm: str | None) -> None:
@@ -272,7 +233,7 @@ class _Reader:
         algorithm = self._weight_algorithm(part)
         return JsonWeight(
             channel_wise=part.boolean("channel_wise"),
-            num_bits=self._weight_bits(part),
+            num_bits=part.integer("num_bits", WEIGHT_BITS),
             wts_algo=algorithm,
             num_steps=part.integer("num_steps", NUQ_STEPS),
             num_of_iteration=part.integer("num_of_iteration", range(6)),
@@ -290,15 +251,7 @@ class _Reader:
                 owner = "ada_quantize" if name in _ADA_KEYS else "nuq_quantize"
                 text = f"{name} belongs to {owner}, but wts_algo is {algorithm or 'arq_quantize'}; delete it"
                 part.reject(name, text)
-        if algorithm is not None and algorithm in _KEYS_OF:
-            self._keep(part, "wts_algo", ("CalibrationConfig", algorithm), f": {algorithm}")
         return cast("WeightAlgorithm | None", algorithm)
-
-    def _weight_bits(self, part: JsonObject) -> int | None:
-        bits = part.integer("num_bits", WEIGHT_BITS)
-        if bits == 4:
-            self._keep(part, "num_bits", ("ARQuantize", "quant_bits"), ": 4 of weight_quant_params")
-        return bits
 
 
 def _percentile(part: JsonObject, name: str) -> float | None:

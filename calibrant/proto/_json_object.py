@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NoReturn
 
 from calibrant.errors import ConfigError, nearest
-from calibrant.proto._json_text import Value
+from calibrant.proto._json_text import Value, printable
 from calibrant.proto._syntax import Place
 
 _LARGEST: Final = 1e30  # beyond it nothing that a configuration counts or measures
@@ -49,7 +49,7 @@ class JsonObject:
     def fail(self, place: Place, text: str) -> NoReturn:
         """Raise a `ConfigError` at a place."""
         label = f"{self.label}: " if self.label else ""
-        message = f"{self._spot(place)}: {label}{text}"
+        message = f"{self._spot(place)}: {printable(label + text)}"
         raise ConfigError(message)
 
     def reject(self, name: str, text: str) -> NoReturn:

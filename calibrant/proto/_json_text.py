@@ -75,6 +75,16 @@ def _shown(scalar: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
+def printable(text: str) -> str:
+    r"""Write a text on one line: what does not print becomes an escape.
+
+    Example:
+        >>> print(printable("a\nb"))
+        a\nb
+    """
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 def parse_json(text: str, source: str) -> Value:
     r"""Read a JSON text.
 
@@ -123,7 +133,7 @@ class _Reader:
 
     def _fail(self, index: int, text: str) -> NoReturn:
         place = self._place(index)
-        message = f"{self.source}:{place.line}:{place.column}: {text}"
+        message = f"{self.source}:{place.line}:{place.column}: {printable(text)}"
         raise ConfigError(message)
 
     def _skip_blank(self) -> None:

@@ -46,12 +46,6 @@ _ROWS: Final[Mapping[tuple[str, str], _Row]] = {
 _DEPRECATED: Final = ("conv_calibration_config", "fc_calibration_config")
 
 
-def instead_of(message: str, member: str) -> str | None:
-    """Return what happens instead of a member that is not applied, None where it is applied."""
-    row = _ROWS.get((message, member))
-    return None if row is None else row.instead
-
-
 def unapplied(section: Section) -> Iterator[tuple[Place, str]]:
     """Yield a note for everything in a section and below it that is kept but not applied."""
     name_of_message = section.message.DESCRIPTOR.name
