@@ -177,7 +177,7 @@ MISTAKES = {
     ),
     "type without quotes": ('record { key: "a" value { act_type: INT8 } }', "1:37", "act_type: a text in quotes"),
     "negative size": ('record { key: "a" value { channels: -1 } }', "1:37", "channels: a whole number between 0 and"),
-    "open block": ('record {\n key: "a"\n value { scale_d: 1 }\n', "3:22", "the block record of line 1 is not closed"),
+    "open block": ('record {\n key: "a"\n value { scale_d: 1 }\n', "3:21", "the block record of line 1 is not closed"),
     "no key": ('record { key: "" value { } }', "1:1", "a record needs a key and a value"),
 }  # fmt: skip
 
