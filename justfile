@@ -56,8 +56,8 @@ bench *ARGS: env
 proto:
     {{python}} -m venv .venv-proto
     .venv-proto/bin/python -m pip install --quiet --disable-pip-version-check '.[proto]' 'pytest>=8.4,<10' 'hypothesis>=6.130,<7'
-    .venv-proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. calibrant/proto/calibration_config.proto calibrant/proto/record.proto
-    .venv-proto/bin/python -m pytest -q tests/test_proto_generated.py tests/test_simple_config.py tests/test_record.py
+    .venv-proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. calibrant/proto/calibration_config.proto calibrant/proto/retrain_config.proto calibrant/proto/optimize_conf.proto calibrant/proto/record.proto
+    .venv-proto/bin/python -m pytest -q tests/test_proto_generated.py tests/test_simple_config.py tests/test_retrain_config.py tests/test_optimize_conf.py tests/test_record.py
 
 # Build the wheel.
 build: env

@@ -11,12 +11,13 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 
 import calibrant
-from calibrant.proto import calibration_config_pb2, record_pb2
+from calibrant.proto import calibration_config_pb2, optimize_conf_pb2, record_pb2, retrain_config_pb2
 
 ROOT = Path(calibrant.__file__).parents[1]
 FOLDER = Path(calibrant.__file__).parent / "proto"
 COMPILER = "1.74."  # of grpcio-tools; its protoc writes code for protobuf 6.31.1 and newer
-SCHEMAS = ("calibration_config", "record")
+SCHEMAS = ("calibration_config", "retrain_config", "optimize_conf", "record")
+PACKAGES = ("config", "retrain", "optimize", "record")
 has_compiler = pytest.mark.skipif(
     importlib.util.find_spec("grpc_tools") is None, reason="grpcio-tools, which brings protoc, is not installed"
 )
@@ -64,16 +65,19 @@ def test_generated_code_asks_for_the_lowest_protobuf_allowed(name: str) -> None:
 
 
 def test_each_schema_has_a_package_and_a_file_name_of_its_own() -> None:
-    config, record = calibration_config_pb2.DESCRIPTOR, record_pb2.DESCRIPTOR
-    assert (config.package, config.name) == ("calibrant.config", "calibrant/proto/calibration_config.proto")
-    assert (record.package, record.name) == ("calibrant.record", "calibrant/proto/record.proto")
+    made = (calibration_config_pb2, retrain_config_pb2, optimize_conf_pb2, record_pb2)
+    assert [module.DESCRIPTOR.package for module in made] == [f"calibrant.{package}" for package in PACKAGES]
+    assert [module.DESCRIPTOR.name for module in made] == [f"calibrant/proto/{name}.proto" for name in SCHEMAS]
 
 
-@pytest.mark.parametrize("name", ["calibration_config.proto", "calibration_config_onnx.proto", "record.proto"])
+@pytest.mark.parametrize(
+    "name",
+    ["calibration_config.proto", "calibration_config_onnx.proto", "retrain_config.proto", "record.proto"],
+)
 def test_an_installed_amct_can_add_its_own_schema(name: str) -> None:
     """AMCT's files have bare names and no package; adding such a file to the pool that holds ours must not clash."""
     foreign = descriptor_pb2.FileDescriptorProto(name=name, package="AMCTTest" + name.split(".")[0], syntax="proto2")
-    for message in ("AMCTConfig", "FMRQuantize", "ScaleOffsetRecord"):
+    for message in ("AMCTConfig", "AMCTRetrainConfig", "FMRQuantize", "ScaleOffsetRecord"):
         foreign.message_type.add(name=message).field.add(name="other", number=1, type=9, label=1)
     descriptor_pool.Default().AddSerializedFile(foreign.SerializeToString())
 
@@ -114,3 +118,42 @@ def test_schema_defaults_are_amcts() -> None:
     )
     nuq = message.common_config.nuq_quantize
     assert (nuq.num_steps, nuq.num_of_iteration) == (32, 1)
+
+
+def test_schema_has_every_member_of_the_retrain_reference() -> None:
+    members = {
+        "AMCTRetrainConfig": "batch_num retrain_data_quant_config retrain_weight_quant_config skip_layers skip_layer_types "
+        "override_layer_configs override_layer_types prune_config regular_prune_skip_layers regular_prune_skip_types "
+        "quant_skip_layers quant_skip_types fakequant_precision_mode",
+        "RetrainDataQuantConfig": "ulq_quantize",
+        "ActULQquantize": "clip_max_min fixed_min dst_type",
+        "ClipMaxMin": "clip_max clip_min",
+        "RetrainWeightQuantConfig": "arq_retrain ulq_retrain",
+        "ARQRetrain": "dst_type channel_wise",
+        "WtsULQRetrain": "dst_type channel_wise",
+        "RetrainOverrideLayer": "layer_name retrain_data_quant_config retrain_weight_quant_config prune_config",
+        "RetrainOverrideLayerType": "layer_type retrain_data_quant_config retrain_weight_quant_config prune_config",
+        "PruneConfig": "filter_pruner n_out_of_m_pruner",
+        "BalancedL2NormFilterPrune": "prune_ratio ascend_optimized",
+        "L1SelectivePrune": "n_out_of_m_type update_freq",
+    }
+    messages = retrain_config_pb2.DESCRIPTOR.message_types_by_name
+    for message, names in members.items():
+        assert set(names.split()) == set(messages[message].fields_by_name) & set(names.split()), message
+    numbers = {field.number for field in messages["AMCTRetrainConfig"].fields if field.number < 22}
+    assert numbers == {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 21}
+    values = retrain_config_pb2.DESCRIPTOR.enum_types_by_name["DataType"].values_by_name
+    assert {name: value.number for name, value in values.items()} == {"INT4": 0, "INT8": 1, "INT16": 2}
+
+
+def test_schema_has_every_member_of_the_atc_reference() -> None:
+    members = {
+        "AMCTConfig": "activation_offset joint_quant skip_layers skip_layer_types version common_config override_layer_types "
+        "override_layer_configs do_fusion skip_fusion_layers tensor_quantize enable_auto_nuq weight_offset",
+        "CalibrationConfig": "arq_quantize ifmr_quantize weight_compress_only",
+        "ARQuantize": "channel_wise asymmetric quant_bits",
+        "FMRQuantize": "dst_type",
+    }
+    messages = calibration_config_pb2.DESCRIPTOR.message_types_by_name
+    for message, names in members.items():
+        assert set(names.split()) <= set(messages[message].fields_by_name), message

@@ -7,12 +7,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from calibrant.proto.documents import DocumentKind as DocumentKind
+    from calibrant.proto.documents import detect_document as detect_document
+    from calibrant.proto.documents import document_kind as document_kind
     from calibrant.proto.json_config import JsonActivation as JsonActivation
     from calibrant.proto.json_config import JsonConfig as JsonConfig
     from calibrant.proto.json_config import JsonLayer as JsonLayer
     from calibrant.proto.json_config import JsonWeight as JsonWeight
     from calibrant.proto.json_config import format_json_config as format_json_config
     from calibrant.proto.json_config import write_json_config as write_json_config
+    from calibrant.proto.op_types import Dialect as Dialect
+    from calibrant.proto.op_types import OpType as OpType
+    from calibrant.proto.op_types import layer_type as layer_type
+    from calibrant.proto.op_types import tensor_types as tensor_types
+    from calibrant.proto.optimize_conf import CompressionOptimizeConf as CompressionOptimizeConf
+    from calibrant.proto.optimize_conf import parse_optimize_conf as parse_optimize_conf
+    from calibrant.proto.optimize_conf import read_optimize_conf as read_optimize_conf
     from calibrant.proto.record import PruneGroup as PruneGroup
     from calibrant.proto.record import RecordEntry as RecordEntry
     from calibrant.proto.record import RecordFile as RecordFile
@@ -24,6 +34,17 @@ if TYPE_CHECKING:
     from calibrant.proto.record import write_record as write_record
     from calibrant.proto.record_table import record_entries_of as record_entries_of
     from calibrant.proto.record_table import record_frame as record_frame
+    from calibrant.proto.retrain_config import ArqRetrainSettings as ArqRetrainSettings
+    from calibrant.proto.retrain_config import AutoPruneSettings as AutoPruneSettings
+    from calibrant.proto.retrain_config import FilterPruneSettings as FilterPruneSettings
+    from calibrant.proto.retrain_config import RetrainBlock as RetrainBlock
+    from calibrant.proto.retrain_config import RetrainConfig as RetrainConfig
+    from calibrant.proto.retrain_config import SelectivePruneSettings as SelectivePruneSettings
+    from calibrant.proto.retrain_config import UlqRetrainSettings as UlqRetrainSettings
+    from calibrant.proto.retrain_config import UlqSettings as UlqSettings
+    from calibrant.proto.retrain_config import canonical_retrain_text as canonical_retrain_text
+    from calibrant.proto.retrain_config import parse_retrain_config as parse_retrain_config
+    from calibrant.proto.retrain_config import read_retrain_config as read_retrain_config
     from calibrant.proto.simple_config import AdaSettings as AdaSettings
     from calibrant.proto.simple_config import ArqSettings as ArqSettings
     from calibrant.proto.simple_config import CalibrationBlock as CalibrationBlock
@@ -39,6 +60,14 @@ if TYPE_CHECKING:
     from calibrant.proto.simple_config import read_simple_config as read_simple_config
 
 _HOMES = {
+    "documents": ("DocumentKind", "detect_document", "document_kind"),
+    "op_types": ("Dialect", "OpType", "layer_type", "tensor_types"),
+    "optimize_conf": ("CompressionOptimizeConf", "parse_optimize_conf", "read_optimize_conf"),
+    "retrain_config": (
+        "ArqRetrainSettings", "AutoPruneSettings", "FilterPruneSettings", "RetrainBlock", "RetrainConfig",
+        "SelectivePruneSettings", "UlqRetrainSettings", "UlqSettings", "canonical_retrain_text", "parse_retrain_config",
+        "read_retrain_config",
+    ),
     "json_config": ("JsonActivation", "JsonConfig", "JsonLayer", "JsonWeight", "format_json_config", "write_json_config"),
     "record": (
         "PruneGroup", "RecordEntry", "RecordFile", "format_record", "parse_record", "parse_record_file", "read_record",
@@ -54,10 +83,16 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AdaSettings",
+    "ArqRetrainSettings",
     "ArqSettings",
+    "AutoPruneSettings",
     "CalibrationBlock",
+    "CompressionOptimizeConf",
     "ConfigNote",
+    "Dialect",
     "DmqSettings",
+    "DocumentKind",
+    "FilterPruneSettings",
     "HfmgSettings",
     "IfmrSettings",
     "JsonActivation",
@@ -65,22 +100,37 @@ __all__ = [
     "JsonLayer",
     "JsonWeight",
     "NuqSettings",
+    "OpType",
     "PruneGroup",
     "QuantConfig",
     "RecordEntry",
     "RecordFile",
+    "RetrainBlock",
+    "RetrainConfig",
+    "SelectivePruneSettings",
     "TensorSettings",
+    "UlqRetrainSettings",
+    "UlqSettings",
+    "canonical_retrain_text",
     "canonical_text",
+    "detect_document",
+    "document_kind",
     "format_json_config",
     "format_record",
+    "layer_type",
+    "parse_optimize_conf",
     "parse_record",
     "parse_record_file",
+    "parse_retrain_config",
     "parse_simple_config",
+    "read_optimize_conf",
     "read_record",
     "read_record_file",
+    "read_retrain_config",
     "read_simple_config",
     "record_entries_of",
     "record_frame",
+    "tensor_types",
     "write_json_config",
     "write_record",
 ]

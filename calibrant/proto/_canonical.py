@@ -30,12 +30,12 @@ def _octal(character: str) -> str:
 
 def config_lines(config: "QuantConfig") -> Iterator[str]:
     """Yield the lines of `calibrant.proto.simple_config.canonical_text`."""
-    yield from _values(config, ("version", "batch_num", "activation_offset", "joint_quant", "do_fusion"))
-    yield from _values(config, ("weight_offset", "enable_auto_nuq", "fakequant_precision_mode"))
+    yield from values(config, ("version", "batch_num", "activation_offset", "joint_quant", "do_fusion"))
+    yield from values(config, ("weight_offset", "enable_auto_nuq", "fakequant_precision_mode"))
     for name in ("skip_layers", "skip_layer_types", "skip_fusion_layers"):
         yield from (f"{name}: {quoted(value)}" for value in getattr(config, name))
     if config.nuq is not None:
-        yield from _braces("nuq_config", _nuq_lines(config.nuq))
+        yield from braces("nuq_config", _nuq_lines(config.nuq))
     yield from _common_lines(config)
     for layer_type, block in config.override_types:
         yield from _override_lines("override_layer_types", "layer_type", layer_type, block)
@@ -43,12 +43,13 @@ def config_lines(config: "QuantConfig") -> Iterator[str]:
         yield from _override_lines("override_layer_configs", "layer_name", layer_name, block)
     for tensor in config.tensor_quantize:
         head = [f"layer_name: {quoted(tensor.layer)}", f"input_index: {tensor.input_index}"]
-        yield from _braces("tensor_quantize", [*head, *_data_lines(tensor.data)])
+        yield from braces("tensor_quantize", [*head, *_data_lines(tensor.data)])
 
 
-def _values(settings: object, names: Iterable[str]) -> Iterator[str]:
-    values = ((name, getattr(settings, name)) for name in names)
-    yield from (f"{name}: {_scalar(value)}" for name, value in values if value is not None)
+def values(settings: object, names: Iterable[str]) -> Iterator[str]:
+    """Yield a line for each attribute that is not None."""
+    written = ((name, getattr(settings, name)) for name in names)
+    yield from (f"{name}: {_scalar(value)}" for name, value in written if value is not None)
 
 
 def _scalar(value: bool | float | str) -> str:
@@ -62,7 +63,7 @@ def _nuq_lines(nuq: NuqSettings) -> Iterator[str]:
 
 
 def _nuq_quantize_lines(nuq: NuqSettings) -> Iterator[str]:
-    yield from _braces("nuq_quantize", _values(nuq, ("num_steps", "num_of_iteration")))
+    yield from braces("nuq_quantize", values(nuq, ("num_steps", "num_of_iteration")))
 
 
 def _common_lines(config: "QuantConfig") -> Iterator[str]:
@@ -73,16 +74,16 @@ def _common_lines(config: "QuantConfig") -> Iterator[str]:
     }
     for name, block in blocks.items():
         if block is not None:
-            yield from _braces(name, _block_lines(block))
+            yield from braces(name, _block_lines(block))
 
 
 def _override_lines(field_name: str, key: str, name: str, block: CalibrationBlock) -> Iterator[str]:
-    inner = _braces("calibration_config", _block_lines(block))
-    yield from _braces(field_name, [f"{key}: {quoted(name)}", *inner])
+    inner = braces("calibration_config", _block_lines(block))
+    yield from braces(field_name, [f"{key}: {quoted(name)}", *inner])
 
 
 def _block_lines(block: CalibrationBlock) -> Iterator[str]:
-    yield from _values(block, ("weight_compress_only",))
+    yield from values(block, ("weight_compress_only",))
     yield from _part("arq_quantize", block.arq)
     if block.nuq is not None:
         yield from _nuq_quantize_lines(block.nuq)
@@ -98,10 +99,11 @@ def _data_lines(data: DataSettings | None) -> Iterator[str]:
 
 def _part(name: str, settings: "DataclassInstance | None") -> Iterator[str]:
     if settings is not None:
-        yield from _braces(name, _values(settings, [one.name for one in fields(settings)]))
+        yield from braces(name, values(settings, [one.name for one in fields(settings)]))
 
 
-def _braces(name: str, lines: Iterable[str]) -> Iterator[str]:
+def braces(name: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines as a block in braces, indented."""
     yield f"{name} {{"
     yield from (f"  {line}" for line in lines)
     yield "}"

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from google.protobuf import text_format
 
 from calibrant.errors import ConfigError, nearest
-from calibrant.proto import calibration_config_pb2, record_pb2
+from calibrant.proto import calibration_config_pb2, optimize_conf_pb2, record_pb2, retrain_config_pb2
 from calibrant.proto._syntax import Field, Place, Walk
 from calibrant.proto._tidy import tidy
 
@@ -26,16 +26,11 @@ class Kind(NamedTuple):
 
 
 CONFIGURATION: Final = Kind(calibration_config_pb2.AMCTConfig, "a simple configuration", 4 << 20)
+RETRAIN: Final = Kind(retrain_config_pb2.AMCTRetrainConfig, "a retrain (QAT) or pruning configuration", 4 << 20)
+OPTIMIZE: Final = Kind(optimize_conf_pb2.CompressionOptimizeConf, "a compression_optimize_conf", 1 << 20)
 RECORD: Final = Kind(record_pb2.ScaleOffsetRecord, "a record file", 64 << 20)  # ResNet-101's has 1 MB
 JSON_CONFIGURATION: Final = Kind(None, "a JSON configuration", 16 << 20)
 
-_RETRAIN_FIELDS: Final = frozenset(
-    {
-        "retrain_data_quant_config", "retrain_weight_quant_config", "prune_config", "regular_prune_skip_layers",
-        "regular_prune_skip_types", "quant_skip_layers", "quant_skip_types", "compress_ratio", "ascend_optimized",
-        "max_prune_ratio", "test_iteration",
-    }
-)  # fmt: skip
 START: Final = Place(1, 1)
 _UNKNOWN: Final = re.compile(r'Message type "[\w.]+" has no field named "(\w+)"')
 _EXPECTED: Final = {
@@ -241,8 +236,10 @@ def _reason(error: text_format.ParseError) -> str:
 
 
 def _unknown_field(name: str, descriptor: Any, kind: Kind) -> str:
-    if name in _RETRAIN_FIELDS:
-        return f"{name} belongs to a retrain (QAT) or pruning configuration, which this version does not read"
+    own = kind.message.DESCRIPTOR.fields_by_name
+    for other in (CONFIGURATION, RETRAIN, OPTIMIZE, RECORD):
+        if name in other.message.DESCRIPTOR.fields_by_name and name not in own:
+            return f"{name} belongs to {other.name}; this was read as {kind.name}"
     names, name = list(descriptor.fields_by_name), shortened(name)
     hint = nearest(name, names) or f"; known here: {', '.join(names)}"
     return f"unknown field '{name}' in {descriptor.name} of {kind.name}{hint}"
