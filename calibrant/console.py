@@ -1,6 +1,8 @@
 """What people see: progress bars on stderr, tables and plain lines on stdout."""
 
+import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,50 +13,117 @@ from calibrant.stats.events import Event, Progress
 
 if TYPE_CHECKING:
     import polars as pl
+    from rich.progress import TaskID
 
 FORMATS = ("table", "csv", "json", "parquet")
 
-_PLAIN_WIDTH = 10_000  # where stdout is no terminal nothing is cut to a width
+_LEAST_TEXT = 20  # characters of a name that still tell it apart
 
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Show one bar a stage on stderr while the block runs."""
+    """Show how far each stage is on stderr while the block runs: a bar in a terminal, one line a stage in a log."""
+    if not sys.stderr.isatty():
+        yield _StageLines().report
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
 
     columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with RichProgress(*columns, console=Console(stderr=True)) as bar:
-        tasks: dict[str, int] = {}
+        tasks: dict[str, TaskID] = {}
 
         def report(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
                 tasks[stage] = bar.add_task(stage, total=total or None)
-            bar.update(bar.task_ids[tasks[stage]], completed=done, total=total or None)
+            bar.update(tasks[stage], completed=done, total=total or None)
 
         yield report
 
 
-def print_table(frame: "pl.DataFrame", title: str | None = None) -> None:
-    """Print a frame as a table on stdout, every row and column."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+class _StageLines:
+    """One line when a stage begins and one when it ends, for logs."""
 
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
-    for name, dtype in frame.schema.items():
-        table.add_column(Text(name), justify="right" if dtype.is_numeric() else "left", overflow="fold")
-    for row in frame.iter_rows():
-        table.add_row(*(Text(_cell(value)) for value in row))
-    console.print(table)
+    def __init__(self) -> None:
+        self._started: dict[str, float] = {}
+        self._ended: set[str] = set()
+
+    def report(self, stage: str, done: int, total: int) -> None:
+        if stage not in self._started:
+            self._started[stage] = time.monotonic()
+            sys.stderr.write(f"{stage}: begins\n")
+        if total and done >= total and stage not in self._ended:
+            self._ended.add(stage)
+            sys.stderr.write(f"{stage}: {done} done in {time.monotonic() - self._started[stage]:.1f} s\n")
+
+
+def print_table(frame: "pl.DataFrame", title: str | None = None) -> None:
+    """Print a frame as a table on stdout: every row and column, numbers whole, long names shortened in a narrow terminal."""
+    if title:
+        sys.stdout.write(f"{title}\n")
+    sys.stdout.writelines(f"{line}\n" for line in table_lines(frame, _terminal_width()))
+
+
+def _terminal_width() -> int | None:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table_lines(frame: "pl.DataFrame", width: int | None = None) -> list[str]:
+    """Return the lines of a table: header, rule, rows; numbers to the right, text to the left.
+
+    Args:
+        frame: the rows.
+        width: where given, names are shortened in the middle (to no less than 20 characters) to come near it; numbers never are.
+
+    Example:
+        >>> import polars as pl
+        >>> table_lines(pl.DataFrame({"layer": ["conv"], "macs": [1200]}))
+        ['layer  macs', '-----------', 'conv   1200']
+    """
+    from rich.cells import cell_len
+
+    is_number = [dtype.is_numeric() for dtype in frame.dtypes]
+    columns = [[name, *map(_cell, frame[name])] for name in frame.columns]
+    widths = [max(map(cell_len, column)) for column in columns]
+    widths = widths if width is None else _narrowed(widths, is_number, width)
+    lines = [
+        "  ".join(
+            _aligned(cell, size, right) for cell, size, right in zip(row, widths, is_number, strict=True)
+        ).rstrip()
+        for row in zip(*columns, strict=True)
+    ]
+    lines.insert(1, "-" * (sum(widths) + 2 * (len(widths) - 1)))
+    return lines if frame.height else [*lines, "(no rows)"]
+
+
+def _narrowed(widths: list[int], is_number: list[bool], width: int) -> list[int]:
+    """Take what a terminal lacks from the widest text columns."""
+    widths = list(widths)
+    texts = [index for index, number in enumerate(is_number) if not number]
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        widest = max(texts, key=widths.__getitem__, default=None)
+        if widest is None or widths[widest] <= _LEAST_TEXT:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _aligned(cell: str, size: int, right: bool) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(cell) > size:
+        half = (size - 1) // 2
+        cell = f"{set_cell_size(cell, size - 1 - half).rstrip()}…{cell[len(cell) - half :]}"
+    space = " " * (size - cell_len(cell))
+    return space + cell if right else cell + space
 
 
 def _cell(value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

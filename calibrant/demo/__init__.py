@@ -135,10 +135,11 @@ def show_demo(result: DemoResult) -> None:
     print_line("int8 accuracy", f"{result.int8_accuracy:.4f}")
     print_line("output SQNR", f"{result.sqnr_db:.1f} dB")
     worst = run_report(result.run).head(_WORST)
-    columns = ("layer", "op_type", "sqnr_db", "data_sqnr_db", "weight_sqnr_db", "clip_rate", "scale", "offset")
+    columns = ("layer", "op_type", "sqnr_db", "data_db", "weight_db", "clip_rate", "scale", "offset")
     print_table(worst.select(columns), f"The {_WORST} layers that quantize worst")
-    times = [{"stage": stage, "seconds": f"{seconds:.2f}"} for stage, seconds in result.seconds.items()]
-    print_table(pl.DataFrame(times), "How long each stage took")
+    stages = {stage: seconds for stage, seconds in result.seconds.items() if "." not in stage}
+    times = pl.DataFrame({"stage": list(stages), "seconds": [round(seconds, 2) for seconds in stages.values()]})
+    print_table(times, "How long each stage took (kernels are compiled once a machine)")
     print_line("run", result.run.path.resolve())
     print_line("fake_quant_model", result.files.fake_quant.resolve())
     print_line("deploy_model", result.files.deploy.resolve())

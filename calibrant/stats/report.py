@@ -36,7 +36,7 @@ def list_reports() -> list[Report]:
 
     Example:
         >>> [report.name for report in list_reports()]
-        ['clip_rate', 'events', 'layers', 'range_samples', 'unquantized']
+        ['clip_rate', 'compare_fits', 'events', 'layers', 'range_samples', 'unquantized']
     """
     files = sorted((file for file in _folder().iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
     texts = [(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8")) for file in files]

@@ -15,13 +15,13 @@ layer_noise as (
     where d.role = 'data'
 )
 select
-    n.fit, l.layer, l.op_type,
+    l.layer, l.op_type,
     round(-10 * log10(
         coalesce(pow(10, -n.data_sqnr_db / 10), 0) + coalesce(pow(10, -n.weight_sqnr_db / 10), 0) + 1e-30
     ), 2) as sqnr_db,
-    round(n.data_sqnr_db, 2) as data_sqnr_db,
-    round(n.weight_sqnr_db, 2) as weight_sqnr_db,
-    n.clip_rate, n.algorithm, n.bits, n.scale, n."offset", l.macs
+    round(n.data_sqnr_db, 2) as data_db,
+    round(n.weight_sqnr_db, 2) as weight_db,
+    round(n.clip_rate, 7) as clip_rate, n.scale, n."offset", n.algorithm, n.bits, l.macs, n.fit
 from layer_noise n
 join layers l on l.layer_id = n.layer_id
 order by n.fit, sqnr_db, l.layer_id
