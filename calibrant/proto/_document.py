@@ -30,6 +30,7 @@ RETRAIN: Final = Kind(retrain_config_pb2.AMCTRetrainConfig, "a retrain (QAT) or 
 OPTIMIZE: Final = Kind(optimize_conf_pb2.CompressionOptimizeConf, "a compression_optimize_conf", 1 << 20)
 RECORD: Final = Kind(record_pb2.ScaleOffsetRecord, "a record file", 64 << 20)  # ResNet-101's has 1 MB
 JSON_CONFIGURATION: Final = Kind(None, "a JSON configuration", 16 << 20)
+ANY_CONFIGURATION: Final = Kind(None, "a configuration", 16 << 20)
 
 START: Final = Place(1, 1)
 _UNKNOWN: Final = re.compile(r'Message type "[\w.]+" has no field named "(\w+)"')
