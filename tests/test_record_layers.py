@@ -177,9 +177,11 @@ def test_values_are_those_of_the_record(conv: PreparedModel) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"scale_d": F(1e-40)}, "1/scale_d leaves float32"),
-        ({"scale_d": F(1e-30), "scale_w": (F(1e-30),)}, r"scale_d \* scale_w leaves float32"),
-        ({"scale_d": F(1e30), "scale_w": (F(1e30),)}, r"scale_d \* scale_w leaves float32"),
+        ({"scale_d": F(1e-40)}, "scale_d is 1e-40, and 1/scale_d or the largest value leaves float32"),
+        ({"scale_d": F(3e38)}, "scale_d is 3e.38, and 1/scale_d or the largest value"),
+        ({"scale_w": (F(3e38),)}, "scale_w reaches from 3e.38 to 3e.38: .* the largest weight leaves float32"),
+        ({"scale_d": F(1e-30), "scale_w": (F(1e-30),)}, r"scale_d \* scale_w or the largest weight leaves float32"),
+        ({"scale_d": F(1e30), "scale_w": (F(1e30),)}, r"scale_d \* scale_w or the largest weight leaves float32"),
     ],
 )
 def test_scales_beyond_float32(conv: PreparedModel, values: dict[str, object], words: str) -> None:

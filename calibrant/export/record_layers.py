@@ -14,7 +14,6 @@ from calibrant.export.quantized_layer import QuantizedLayer
 from calibrant.ingest.layers import Layer
 from calibrant.proto.record import PruneGroup, RecordEntry
 from calibrant.proto.record_rules import check_entries, of_entry
-from calibrant.quantizers.affine import Float32Array
 from calibrant.stats.events import Event
 
 _STAGE: Final = "export"
@@ -142,7 +141,7 @@ def _check_entry(entry: RecordEntry, layer: Layer) -> None:
     if layer.kernel_rank == 3 and layer.op_type.startswith("Conv") and entry.offset_d:
         _reject(entry, "offset_d", f"offset_d is {entry.offset_d}; 0 is expected, data of a 3-D kernel is symmetric")
     if layer.op_type == "AveragePool" and any(scale != 1 for scale in entry.scale_w):
-        _reject(entry, "scale_w", f"scale_w is {entry.scale_w[0]}; 1 is expected, an AveragePool has no weight")
+        _reject(entry, "scale_w", f"scale_w is {entry.scale_w[0]!s}; 1 is expected, an AveragePool has no weight")
     if entry.wts_type in ("INT6", "INT7") and not (layer.op_type == "Conv" and layer.kernel_rank == 2):
         _reject(
             entry, "wts_type", f"wts_type is {entry.wts_type}, which only a Conv with a 2-D kernel can have; use INT8"
@@ -198,26 +197,30 @@ def _unapplied(entry: RecordEntry) -> Iterator[tuple[str, str]]:
 
 
 def _quantized(layer: Layer, entry: RecordEntry) -> QuantizedLayer:
-    scale_d, scale_w = np.float32(entry.scale_d or 0), np.array(entry.scale_w, np.float32)
-    _check_products(entry, scale_d, scale_w)
-    return QuantizedLayer(
+    quantized = QuantizedLayer(
         layer=layer,
-        scale_d=scale_d,
+        scale_d=np.float32(1 if entry.scale_d is None else entry.scale_d),
         offset_d=entry.offset_d or 0,
         data_bits=_bits(entry.act_type),
-        scale_w=scale_w,
+        scale_w=np.array(entry.scale_w, np.float32),
         weight_bits=_bits(entry.wts_type),
     )
+    _check_products(entry, quantized)
+    return quantized
 
 
 def _bits(type_name: str | None) -> int:
     return 8 if type_name is None else int(type_name.removeprefix("INT"))
 
 
-def _check_products(entry: RecordEntry, scale_d: np.float32, scale_w: Float32Array) -> None:
+def _check_products(entry: RecordEntry, quantized: QuantizedLayer) -> None:
+    """Refuse scales whose reciprocal, largest values or product float32 does not have."""
+    scale_d, scale_w = quantized.scale_d, quantized.scale_w
     with np.errstate(all="ignore"):
-        reciprocal, products = np.float32(1) / scale_d, scale_d * scale_w
-    if not (np.isfinite(reciprocal) and reciprocal > 0):
-        _reject(entry, "scale_d", f"scale_d is {scale_d}, and 1/scale_d leaves float32; take another scale")
-    if not np.all(np.isfinite(products) & (products > 0)):
-        _reject(entry, "scale_w", "scale_d * scale_w leaves float32; take other scales")
+        data = np.array([quantized.reciprocal, scale_d * np.float32(2**quantized.data_bits)])
+        weight = np.append(scale_w * np.float32(2**quantized.weight_bits), quantized.dequant_scale)
+    if not np.all(np.isfinite(data) & (data > 0)):
+        _reject(entry, "scale_d", f"scale_d is {scale_d!s}, and 1/scale_d or the largest value leaves float32")
+    if not np.all(np.isfinite(weight) & (weight > 0)):
+        text = f"scale_w reaches from {scale_w.min()!s} to {scale_w.max()!s}: scale_d * scale_w or the largest weight leaves float32"
+        _reject(entry, "scale_w", text)
