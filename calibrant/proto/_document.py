@@ -214,7 +214,8 @@ def _explain(error: text_format.ParseError, walk: Walk, text: str, source: str, 
     place = Place(error.GetLine() or 1, error.GetColumn() or 1)
     if unknown := _UNKNOWN.search(str(error)):
         return located(source, place, _unknown_field(unknown[1], _enclosing(walk, place, descriptor), kind))
-    culprit = next((field for field in walk.every if place in (field.value_place, field.place)), None)
+    is_open = walk.unclosed is not None and 'Expected "}"' in str(error)
+    culprit = next((field for field in walk.every if not is_open and place in (field.value_place, field.place)), None)
     field = _resolve(descriptor, culprit.path) if culprit else None
     if culprit is None or field is None:
         return located(source, place, f"not {kind.name}: {_reason(error)}{_hint(text, walk)}")
@@ -242,6 +243,8 @@ def _unknown_field(name: str, descriptor: Any, kind: Kind) -> str:
         if name in other.message.DESCRIPTOR.fields_by_name and name not in own:
             return f"{name} belongs to {other.name}; this was read as {kind.name}"
     names, name = list(descriptor.fields_by_name), shortened(name)
+    if name in own:
+        return f"unknown field '{name}' in {descriptor.name}; it belongs to {kind.name} itself: a brace is missing or too many"
     hint = nearest(name, names) or f"; known here: {', '.join(names)}"
     return f"unknown field '{name}' in {descriptor.name} of {kind.name}{hint}"
 
