@@ -1,5 +1,6 @@
 """A configuration file of whatever kind: what it is is told by its content, and its reader does the rest."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from calibrant.proto.retrain_config import RetrainConfig, parse_retrain_config
 from calibrant.proto.retrain_json import RetrainJson, parse_retrain_json
 from calibrant.proto.simple_config import QuantConfig, parse_simple_config
 
+PathLike = str | os.PathLike[str]
 AnyConfig = QuantConfig | JsonConfig | RetrainConfig | RetrainJson | CompressionOptimizeConf
 
 _WHAT: Final[dict[DocumentKind, str]] = {
@@ -46,7 +48,7 @@ class ConfigFile:
     note: str
 
 
-def read_config(path: Path | str, *, dialect: Dialect | None = None) -> ConfigFile:
+def read_config(path: PathLike, *, dialect: Dialect | None = None) -> ConfigFile:
     """Read a configuration file of any kind.
 
     Args:
@@ -93,7 +95,7 @@ def parse_config(text: str, source: str = "<text>", *, dialect: Dialect | None =
     return ConfigFile(kind, config, f"{source}: read as {_WHAT[kind]}")
 
 
-def read_calibration_config(path: Path | str, *, dialect: Dialect | None = None) -> QuantConfig:
+def read_calibration_config(path: PathLike, *, dialect: Dialect | None = None) -> QuantConfig:
     """Read a configuration that a calibration can use: a simple one or a config.json.
 
     Args:
@@ -104,6 +106,15 @@ def read_calibration_config(path: Path | str, *, dialect: Dialect | None = None)
         ConfigError: as `read_config`; or the file is for something else, which the message names.
     """
     return parse_calibration_config(_read_text(path), str(path), dialect=dialect)
+
+
+def calibration_config(config: QuantConfig | JsonConfig) -> QuantConfig:
+    """Return a configuration that was built or read in Python as the stages take it.
+
+    Raises:
+        ConfigError: as `layerwise_config`.
+    """
+    return layerwise_config(config) if isinstance(config, JsonConfig) else config
 
 
 def parse_calibration_config(text: str, source: str = "<text>", *, dialect: Dialect | None = None) -> QuantConfig:
@@ -125,7 +136,7 @@ def parse_calibration_config(text: str, source: str = "<text>", *, dialect: Dial
     return parse_simple_config(text, source, dialect=dialect)
 
 
-def _read_text(path: Path | str) -> str:
+def _read_text(path: PathLike) -> str:
     from calibrant.proto import _document  # here, so that protobuf loads only when a file is read
 
     text, marked = _document.read_text(Path(path), _document.ANY_CONFIGURATION)
