@@ -25,19 +25,23 @@ if TYPE_CHECKING:
     from calibrant.export.report import VerifyReport
     from calibrant.ingest.data import Data, DataSource
     from calibrant.ingest.model import PreparedModel
+    from calibrant.proto.json_config import JsonConfig
     from calibrant.proto.simple_config import QuantConfig
+
+    Config = str | os.PathLike[str] | QuantConfig | JsonConfig
 
 Keep = Literal["raw", "stats"]
 PathLike = str | os.PathLike[str]
 FixInput = Mapping[str, str | int | float]
 
 
-def _read_config(config: "PathLike | QuantConfig | None") -> "QuantConfig":
-    from calibrant.proto.simple_config import QuantConfig, read_simple_config
+def _read_config(config: "Config | None") -> "QuantConfig":
+    from calibrant.proto.any_config import calibration_config, read_calibration_config
+    from calibrant.proto.simple_config import QuantConfig
 
     if config is None:
         return QuantConfig()
-    return config if isinstance(config, QuantConfig) else read_simple_config(Path(config))
+    return read_calibration_config(config) if isinstance(config, str | os.PathLike) else calibration_config(config)
 
 
 def _versions() -> dict[str, str]:
@@ -140,7 +144,7 @@ def capture(
     data: "Data",
     *,
     run: PathLike,
-    config: "PathLike | QuantConfig | None" = None,
+    config: "Config | None" = None,
     batch_size: int | None = None,
     keep: Keep = "raw",
     fix_input: FixInput | None = None,
@@ -153,7 +157,7 @@ def capture(
         model: an ONNX file.
         data: a .npz file, a folder of .npy files, an iterable of name-to-array dicts, or a reader with `get_next()`.
         run: the run folder to make; a complete run of the same content is reused.
-        config: a simple configuration (its fusion options and batch_num matter here), or None for AMCT's defaults.
+        config: a quant.cfg or config.json (its fusion options and batch_num matter here), or None for AMCT's defaults.
         batch_size: samples a batch; by default the model's fixed batch, else 8. It changes no statistic.
         keep: ``raw`` writes the activations as Parquet, ``stats`` keeps the statistics only.
         fix_input: inputs to turn into constants, e.g. ``{"sr": 16000}``.
@@ -258,7 +262,7 @@ def _capture_anew(
 
 
 def plan(
-    model: PathLike, *, config: "PathLike | QuantConfig | None" = None, fix_input: FixInput | None = None
+    model: PathLike, *, config: "Config | None" = None, fix_input: FixInput | None = None
 ) -> "tuple[pl.DataFrame, tuple[Event, ...]]":
     """Resolve a configuration against a model, without running it.
 
@@ -312,7 +316,7 @@ def stats(run: "PathLike | Run", *, progress: Progress = no_progress) -> Run:
 def fit(
     run: "PathLike | Run",
     *,
-    config: "PathLike | QuantConfig | None" = None,
+    config: "Config | None" = None,
     name: str = "default",
     exact: bool = False,
     progress: Progress = no_progress,
@@ -321,7 +325,7 @@ def fit(
 
     Args:
         run: a complete run.
-        config: a simple configuration, or None for AMCT's defaults; its batch_num is ignored (event).
+        config: a quant.cfg or config.json, or None for AMCT's defaults; its batch_num is ignored (event).
         name: name of this fit; a fit of that name is replaced, others stay.
         exact: search on the raw activations instead of the histograms.
         progress: called as ``progress(stage, done, total)``.
@@ -532,7 +536,7 @@ def run(
     data: "Data",
     *,
     run: PathLike | None = None,
-    config: "PathLike | QuantConfig | None" = None,
+    config: "Config | None" = None,
     batch_size: int | None = None,
     keep: Keep = "raw",
     fix_input: FixInput | None = None,
@@ -547,7 +551,7 @@ def run(
         model: an ONNX file.
         data: calibration samples, as for `capture`.
         run: the run folder, by default ``<model stem>.run`` in the working folder.
-        config: a simple configuration, or None for AMCT's defaults.
+        config: a quant.cfg or config.json, or None for AMCT's defaults.
         batch_size: samples a batch.
         keep: ``raw`` or ``stats``.
         fix_input: inputs to turn into constants.
