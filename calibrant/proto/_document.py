@@ -4,6 +4,7 @@ The only module that imports `google.protobuf` and the generated schemas.
 """
 
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,7 +183,11 @@ def merge_text(text: str, kind: Kind, source: str) -> Section:
     message = kind.message()
     walk = Walk(text)
     try:
-        text_format.Merge(text, message)
+        with (
+            warnings.catch_warnings()
+        ):  # Python deprecates unknown escapes such as \p, which protobuf takes as they stand
+            warnings.simplefilter("ignore", DeprecationWarning)
+            text_format.Merge(text, message)
     except text_format.ParseError as error:
         raise ConfigError(_explain(error, walk, text, source, kind)) from None
     if walk.problem is not None:

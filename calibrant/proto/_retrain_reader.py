@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn, cast
 from calibrant.errors import ConfigError
 from calibrant.proto._document import RETRAIN, START, Section, located, read_section, repetitions
 from calibrant.proto._numbers import inside, number
-from calibrant.proto._unapplied import NOT_APPLIED
 from calibrant.proto.op_types import Dialect, dialect_of
 from calibrant.proto.retrain_config import (
     ArqRetrainSettings,
@@ -31,7 +30,8 @@ Severity = Literal["warn", "info"]
 _TYPE_FIELDS: Final = ("skip_layer_types", "quant_skip_types", "regular_prune_skip_types")
 _AUTO_PRUNE: Final = ("compress_ratio", "ascend_optimized", "max_prune_ratio", "test_iteration")
 _PAIRS: Final = (("INT8", "INT8"), ("INT4", "INT4"), ("INT16", "INT8"), ("INT8", "INT4"))  # data, weight
-_NO_PRUNING: Final = f"{NOT_APPLIED}: nothing is pruned"
+_NOT_APPLIED: Final = "is read but not applied in this version"
+_NO_PRUNING: Final = f"{_NOT_APPLIED}: nothing is pruned"
 
 
 def read(text: str, source: str, *, dialect: Dialect | None = None, byte_order_mark: bool = False) -> RetrainConfig:
@@ -97,7 +97,7 @@ class _Reader:
         if not self.root.has(name):
             return None
         if self.root.value(name):
-            self._warn(self.root, name, f"{name} {NOT_APPLIED}: fake quantization stays in float32")
+            self._warn(self.root, name, f"{name} {_NOT_APPLIED}: fake quantization stays in float32")
         return cast("PrecisionMode", self.root.enum_name(name))
 
     def _names(self, field: str) -> tuple[str, ...]:

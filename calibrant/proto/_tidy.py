@@ -16,6 +16,7 @@ MAX_BROKEN_LINES: Final = 8  # of one string; beyond it a quotation mark was for
 
 _ODD: Final = re.compile(
     r"(?P<comment>#[^\n]*)"
+    r"|(?P<wide_comment>\uff03[^\n]*)"
     r"|(?P<closed>\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')"
     r"|(?P<quote>[\"'\u201c\u201d\u2018\u2019\uff02\uff07])"
     r"|(?P<dots>\.{3,}|\u2026+)"
@@ -102,6 +103,8 @@ def _mend(text: str, found: re.Match[str], starts: list[int]) -> _Mend | None:
         case "wide":
             plain = chr(ord(odd) - _WIDE_DISTANCE)
             return _Mend(plain, found.end(), f"the full-width '{odd}' was read as '{plain}'; AMCT refuses it")
+        case "wide_comment":
+            return _Mend(f"#{odd[1:]}", found.end(), f"the full-width '{odd[0]}' was read as '#'; AMCT refuses it")
         case "unseen":
             name = f"U+{ord(odd):04X}"
             return _Mend(" ", found.end(), f"an invisible character ({name}) was left out; AMCT refuses it")
@@ -121,9 +124,9 @@ def _closing(text: str, start: int, mark: str, starts: list[int]) -> int:
 def _quoted(text: str, start: int, starts: list[int]) -> _Mend | None:
     mark = '"' if text[start] in _MARKS['"'] else "'"
     end = _closing(text, start, mark, starts)
-    if end < 0:
-        return None
     inside = text[start + 1 : end]
+    if end < 0 or "\\" in inside:  # an escaped quotation mark would not be the end
+        return None
     if "\n" in inside:
         return _broken(text, inside, end, mark, starts)
     odd = text[start] if text[start] != mark else text[end]
@@ -132,7 +135,7 @@ def _quoted(text: str, start: int, starts: list[int]) -> _Mend | None:
 
 
 def _broken(text: str, inside: str, end: int, mark: str, starts: list[int]) -> _Mend | None:
-    if "\\" in inside or _NEW_FIELD.search(inside) or not _AFTER.match(text, end + 1):
+    if _NEW_FIELD.search(inside) or not _AFTER.match(text, end + 1):
         return None  # the quotation mark was forgotten rather than put on a later line
     value = "".join(line.strip() for line in inside.split("\n"))
     warning = f"a text broken over lines was read as {mark}{value}{mark}; AMCT refuses it: write it on one line"
