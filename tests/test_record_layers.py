@@ -9,8 +9,8 @@ import pytest
 from exporting import CASES, prepare
 
 from calibrant.errors import ConfigError
-from calibrant.export.record_layers import check_record, fusion_skips, layers_of_record
-from calibrant.ingest.model import PreparedModel
+from calibrant.export.record_layers import check_record, fusion_skips, kept_apart, layers_of_record
+from calibrant.ingest.model import PreparedModel, prepare_model
 from calibrant.proto.record import PruneGroup, RecordEntry, parse_record, parse_record_file
 
 F = np.float32
@@ -205,3 +205,9 @@ def test_only_convolutions_are_kept_from_fusion(tmp_path: Path) -> None:
     layers = prepare(proto, tmp_path).layers
     entries = [RecordEntry(name, skip_fusion=True) for name in ("matmul", "conv", "other")]
     assert fusion_skips([*entries, RecordEntry("conv", skip_fusion=False)], layers) == ("conv",)
+
+
+def test_convolutions_before_a_norm_are_kept_apart(tmp_path: Path, conv: PreparedModel) -> None:
+    path = models.save(models.conv_bn(), tmp_path / "norm.onnx")
+    assert kept_apart(prepare_model(path, do_fusion=False)) == {"conv"}
+    assert kept_apart(prepare_model(path)) == kept_apart(conv) == frozenset()

@@ -8,10 +8,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NoReturn
 
 import numpy as np
+import onnx_ir as ir
 
 from calibrant.errors import ConfigError, nearest
 from calibrant.export.quantized_layer import QuantizedLayer
 from calibrant.ingest.layers import Layer
+from calibrant.ingest.model import PreparedModel
 from calibrant.proto.record import PruneGroup, RecordEntry
 from calibrant.proto.record_rules import check_entries, of_entry
 from calibrant.stats.events import Event
@@ -91,6 +93,20 @@ def fusion_skips(entries: Sequence[RecordEntry], layers: Sequence[Layer]) -> tup
     """
     fusable = {layer.name for layer in layers if layer.op_type in _CHANNEL_WISE}
     return tuple(entry.key for entry in entries if entry.skip_fusion and entry.key in fusable)
+
+
+def kept_apart(prepared: PreparedModel) -> frozenset[str]:
+    """Return the convolutions of a prepared model that a BatchNormalization still follows.
+
+    Their scales belong to weights that are not fused, which a record has to say.
+    """
+    nodes = (node for node in prepared.model.graph if node.op_type in _CHANNEL_WISE and not node.domain)
+    return frozenset(str(node.name) for node in nodes if _feeds_norm(node.outputs[0]))
+
+
+def _feeds_norm(value: ir.Value) -> bool:
+    uses = list(value.uses())
+    return not value.is_graph_output() and len(uses) == 1 and uses[0].node.op_type == "BatchNormalization"
 
 
 def _reject(entry: RecordEntry, field: str, text: str) -> NoReturn:
