@@ -5,9 +5,9 @@ Ranges and defaults: AMCT's (configuration reference, validations and defaults).
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from calibrant.proto._document import Place, Section
+from calibrant.proto._document import Section
 from calibrant.proto._numbers import inside, one_of, percentile, positive, within
 from calibrant.proto.settings import (
     AdaSettings,
@@ -20,6 +20,9 @@ from calibrant.proto.settings import (
     IfmrSettings,
     NuqSettings,
 )
+
+if TYPE_CHECKING:
+    from calibrant.proto._syntax import Place
 
 Settings = TypeVar("Settings")
 

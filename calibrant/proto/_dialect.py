@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from calibrant.proto._document import START, Place, Section
+from calibrant.proto._document import START, Section
+from calibrant.proto._syntax import Place
 from calibrant.proto.op_types import Dialect, dialect_of
 
 _ATC: Final[tuple[Dialect, ...]] = ("atc",)
