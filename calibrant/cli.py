@@ -14,6 +14,8 @@ import typer
 from calibrant.errors import CalibrantError, ConfigError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from calibrant.stats.run import Run
 
 app = typer.Typer(
@@ -40,7 +42,7 @@ class FailOn(StrEnum):
     error = "error"
 
 
-Model = Annotated[Path, typer.Argument(help="The float ONNX model.", show_default=False)]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The float ONNX model.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
 Data = Annotated[Path, typer.Option(help="Calibration samples: a .npz file or a folder of .npy files.")]
 Config = Annotated[Path | None, typer.Option(help="Simple configuration (quant.cfg); AMCT's defaults without it.")]
@@ -60,7 +62,9 @@ FixInput = Annotated[
 Fit = Annotated[str, typer.Option("--fit", help="Name of the fit.")]
 TableFormat = Annotated[str, typer.Option("--format", help="table, csv, json (one object a line) or parquet.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
-Restart = Annotated[bool, typer.Option("--restart", help="Replace an existing run.")]
+Restart = Annotated[
+    bool, typer.Option("--restart", help="Capture anew. [default: a complete run of the same content is reused]")
+]
 Fail = Annotated[FailOn | None, typer.Option(help="Exit with 1 where an event of this severity was recorded.")]
 
 
@@ -95,16 +99,40 @@ def _fixed_inputs(pairs: list[str] | None) -> dict[str, str]:
     return fixed
 
 
-def _check_events(run: "Run", fail_on: FailOn | None) -> None:
-    """Fail where events are as severe as the caller tolerates not."""
-    if fail_on is None:
-        return
-    severities = ["error"] if fail_on is FailOn.error else ["error", "warn"]
+_SHOWN = 10  # warnings on stderr before the rest is left to the report
+
+
+def _show_events(run: "Run", fail_on: FailOn | None = None) -> None:
+    """Print warnings and what was reused or replaced on stderr, and fail where the caller does not tolerate them."""
+    from calibrant.console import print_note
+
     events = run.read("events")
-    severe = events.filter(events["severity"].is_in(severities))
+    messages, severities = events["message"], events["severity"]
+    told = messages.str.starts_with("capture skipped") | messages.str.ends_with("is replaced")
+    shown = events.filter((severities != "info") | told)
+    for row in shown.head(_SHOWN).iter_rows(named=True):
+        print_note(row["severity"], row["layer"], row["message"])
+    if shown.height > _SHOWN:
+        print_note("warn", None, f"{shown.height - _SHOWN} more; see calibrant report {run.path} events")
+    _check_events(events.filter(severities.is_in(_intolerable(fail_on))), fail_on, run)
+
+
+def _intolerable(fail_on: FailOn | None) -> list[str]:
+    return [] if fail_on is None else ["error"] if fail_on is FailOn.error else ["error", "warn"]
+
+
+def _check_events(severe: "pl.DataFrame", fail_on: FailOn | None, run: "Run") -> None:
     if severe.height:
         message = f"{severe.height} events at --fail-on {fail_on}, the first: {severe['message'][0]}; see calibrant report RUN events"
         raise CalibrantError(message)
+
+
+def _print_quality(run: "Run", fit: str) -> None:
+    from calibrant.console import print_line
+
+    found = run.read("evaluation").filter(fit=fit, variant="fake_quant", metric="sqnr_db")
+    for row in found.iter_rows(named=True):
+        print_line("output_sqnr_db", f"{row['value']:.1f}")
 
 
 def _print_files(run: "Run", fit: str) -> None:
@@ -150,7 +178,8 @@ def run_command(
         )  # fmt: skip
     print_line("run", done.path.resolve())
     _print_files(done, fit)
-    _check_events(done, fail_on)
+    _print_quality(done, fit)
+    _show_events(done, fail_on)
 
 
 @app.command()
@@ -178,7 +207,7 @@ def capture(
             fix_input=_fixed_inputs(fix_input), restart=restart, progress=progress,
         )  # fmt: skip
     print_line("run", done.path.resolve())
-    _check_events(done, fail_on)
+    _show_events(done, fail_on)
 
 
 @app.command()
@@ -198,7 +227,7 @@ def plan(
 
     rows, events = pipeline.plan(model, config=config, fix_input=_fixed_inputs(fix_input))
     for event in events:
-        print_note(event)
+        print_note(event.severity, event.layer, event.message)
     print_frame(rows, form, output)
 
 
@@ -237,7 +266,7 @@ def fit(
         done = pipeline.fit(run, config=config, name=name, exact=exact, progress=progress)
     print_line("run", done.path.resolve())
     print_line("fit", name)
-    _check_events(done, fail_on)
+    _show_events(done, fail_on)
 
 
 @app.command()
@@ -258,10 +287,13 @@ def export(run: RunFolder, fit: Fit = "default", prefix: Prefix = None) -> None:
 def verify(
     run: RunFolder,
     fit: Fit = "default",
-    prefix: Prefix = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="Prefix of the files. [default: where the fit was exported last]")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Samples to verify on. [default: those that the capture kept]")
     ] = None,
+    every_layer: Annotated[bool, typer.Option("--all", help="Show the layers that are exact as well.")] = False,
 ) -> None:
     """Prove the deploy model against the fake-quant model in exact integers and lint it by ATC's rules.
 
@@ -269,13 +301,18 @@ def verify(
     """
     from calibrant import pipeline
     from calibrant.console import print_line, print_table, progress_bar
+    from calibrant.stats.run import open_run
 
     with progress_bar() as progress:
         report = pipeline.verification(run, fit=fit, prefix=prefix, data=data, progress=progress)
-    print_table(report.frame())
+    rows = report.frame()
+    print_table(
+        rows if every_layer else rows.filter(~(rows["passed"] & rows["exact"])), "Layers that are not exact, or fail"
+    )
     for finding in report.findings:
         print_line("finding", finding)
     print_line("verified", report.summary())
+    _print_quality(open_run(run), fit)
     pipeline.require_passed(report)
 
 
@@ -301,6 +338,7 @@ def report(
     run: Annotated[Path | None, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)] = None,
     name: Annotated[str, typer.Argument(help="Name of the report.")] = "layers",
     list_names: Annotated[bool, typer.Option("--list", help="List the reports.")] = False,
+    fit: Annotated[str | None, typer.Option(help="Rows of this fit only. [default: all fits]")] = None,
     form: TableFormat = "table",
     output: Output = None,
 ) -> None:
@@ -318,7 +356,7 @@ def report(
         return
     if run is None:
         raise typer.BadParameter("a run folder is needed", param_hint="RUN")  # noqa: EM101
-    print_frame(run_report(open_run(run), name), form, output)
+    print_frame(run_report(open_run(run), name, fit), form, output)
 
 
 @app.command()
@@ -341,7 +379,7 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, CalibrantError):
         return str(error)
     if isinstance(error, OSError):
-        return f"{error.filename or 'a file or stdout'}: {error.strerror or error}; check its disk's space and its permissions"
+        return f"{error.filename or 'a file or stdout'}: {error.strerror or error}; use another place, or mend its permissions and its disk's space"
     if isinstance(error, MemoryError):
         return f"out of memory ({error}); take a smaller --batch-size, or smaller samples"
     return f"{type(error).__name__}: {error}; this is a fault of calibrant, run again with --traceback and report it"

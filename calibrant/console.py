@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrant.errors import ConfigError, ExportError, nearest
-from calibrant.stats.events import Event, Progress
+from calibrant.stats.events import Progress
 
 if TYPE_CHECKING:
     import polars as pl
@@ -193,10 +193,10 @@ def print_line(name: str, value: object) -> None:
     sys.stdout.write(f"{name}: {value}\n")
 
 
-def print_note(event: Event) -> None:
+def print_note(severity: str, layer: str | None, message: str) -> None:
     """Print a decision or warning on stderr."""
-    place = f"{event.layer}: " if event.layer else ""
-    sys.stderr.write(f"{event.severity}: {place}{event.message}\n")
+    place = f"{layer}: " if layer else ""
+    sys.stderr.write(f"{severity}: {place}{message}\n")
 
 
 def print_error(message: str) -> None:

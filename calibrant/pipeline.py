@@ -66,10 +66,6 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     seconds[stage] = time.perf_counter() - start
 
 
-def _config_events(config: "QuantConfig") -> list[Event]:
-    return [Event("fit", note.severity, note.message) for note in config.notes]
-
-
 def _data_name(data: object) -> str:
     return str(data) if isinstance(data, str | os.PathLike) else type(data).__name__
 
@@ -212,21 +208,25 @@ def _sample_limit(config: "QuantConfig", prepared: "PreparedModel", batch_size: 
 
 @contextmanager
 def _new_run(folder: Path, info: RunInfo) -> Iterator[Run]:
-    """Make a run beside an old one and put it in its place when it is complete; on an error nothing new stays."""
-    building = folder.with_name(f".{folder.name}.{os.getpid()}.partial") if is_run(folder) else folder
+    """Make a run beside an old one and put it in its place when it is complete; on an error nothing new stays.
+
+    Where the folder is a link, its target is replaced and the link stays.
+    """
+    place = folder.resolve() if folder.is_symlink() else folder
+    building = place.with_name(f".{place.name}.{os.getpid()}.partial") if is_run(folder) else folder
     made = [parent for parent in [folder, *folder.parents] if not parent.exists()]
     run = create_run(building, info)
     try:
         yield run
+        if building != folder:
+            remove_run(place)
+            building.rename(place)
+            run.path = folder
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         for parent in made[1:]:
             parent.rmdir()
         raise
-    if building != folder:
-        remove_run(folder)
-        building.rename(folder)
-        run.path = folder
 
 
 def _capture_anew(
@@ -291,7 +291,7 @@ def plan(
         fix_input={name: str(value) for name, value in (fix_input or {}).items()},
     )
     resolved = check_plan(settings, prepared)
-    return resolved.frame("default"), (*prepared.events, *_config_events(settings), *resolved.events)
+    return resolved.frame("default"), (*prepared.events, *resolved.events)
 
 
 def stats(run: "PathLike | Run", *, progress: Progress = no_progress) -> Run:
@@ -347,7 +347,11 @@ def fit(
     with _timed(seconds, "fit"):
         result = calibrate(opened, settings, name, exact=exact, progress=progress)
         opened.replace_fit(name, result.frames)
-    events = [*_config_events(settings), *_batch_num_event(opened, settings), *result.events]
+    events = [
+        *_replaced_event(opened, name),
+        *_batch_num_event(opened, settings),
+        *result.events,
+    ]
     opened.replace_events(["fit"], name, events)
     text = settings.text or canonical_text(settings)
     record = FitRecord(
@@ -374,6 +378,13 @@ def _check_fusion(run: Run, config: "QuantConfig", *, given: bool) -> None:
             f"captured with {has[0]}, {list(has[1])}; other fusion needs a run anew (calibrant run --restart)"
         )
         raise ConfigError(message)
+
+
+def _replaced_event(run: Run, name: str) -> list[Event]:
+    if name not in run.info.fits:
+        return []
+    old = run.info.fits[name].config_source or "AMCT's defaults"
+    return [Event("fit", "info", f"fit '{name}' (of {old}) is replaced")]
 
 
 def _batch_num_event(run: Run, config: "QuantConfig") -> list[Event]:
@@ -411,7 +422,7 @@ def export(
         LayerNotFoundError: no such fit.
         ExportError: the files cannot be written.
     """
-    from calibrant.export.files import write_export
+    from calibrant.export.files import absolute_prefix, write_export
     from calibrant.handover import config_text, quantized_layers
     from calibrant.ingest.model import load_prepared
 
@@ -428,15 +439,10 @@ def export(
     opened.replace_events(["export"], fit, [])
     fits = {
         **opened.info.fits,
-        fit: replace(record, prefix=_absolute(place)),
+        fit: replace(record, prefix=absolute_prefix(place)),
     }
     opened.update_info(seconds=seconds, fits=fits)
     return opened
-
-
-def _absolute(prefix: str) -> str:
-    """Return an absolute prefix; an empty base name (``out/``) keeps its slash."""
-    return f"{Path(prefix).resolve()}{'/' if prefix.endswith('/') else ''}"
 
 
 def _default_prefix(run: Run, fit: str) -> str:
@@ -496,6 +502,7 @@ def verification(
     """Return the report of `verify` whether or not every layer passed."""
     from calibrant.export.files import export_files
     from calibrant.export.verify import verify_export
+    from calibrant.scores import check_fit, score_fit
 
     opened = open_run(run)
     record = _fit_record(opened, fit)
@@ -505,7 +512,10 @@ def verification(
         raise ExportError(message)
     seconds = dict(opened.info.seconds)
     with _timed(seconds, "verify"):
-        report = verify_export(export_files(place), _verify_inputs(opened, data), progress)
+        files, feeds = export_files(place), _verify_inputs(opened, data)
+        check_fit(opened, fit, files)
+        report = verify_export(files, feeds, progress)
+        score_fit(opened, fit, files, feeds)
     opened.replace_events(["verify"], fit, _verify_events(report))
     opened.update_info(seconds=seconds)
     return report

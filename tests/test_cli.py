@@ -73,6 +73,7 @@ def test_run_names_its_files_as_absolute_paths_on_stdout(calibrant, model, data,
     outcome = calibrant("run", model, "--data", data, "--prefix", "deep/er/m", "--run", "a/b.run")
     assert outcome.code == 0, outcome.err
     lines = dict(line.split(": ", 1) for line in outcome.out.splitlines())
+    assert float(lines.pop("output_sqnr_db")) > 20
     assert list(lines) == ["run", "fake_quant_model", "deploy_model", "record", "quant_map", "config"]
     for path in lines.values():
         assert Path(path).is_absolute()
@@ -326,3 +327,50 @@ def test_batch_num_limits_the_samples_and_says_so(calibrant, model, data, tmp_pa
 def test_fail_on_turns_events_into_an_exit_code(calibrant, done):
     outcome = calibrant("fit", done, "--fail-on", "error")
     assert outcome.code == 0, outcome.err
+
+
+@pytest.mark.parametrize(
+    ("query", "form", "message"),
+    [
+        (
+            "select [1, 2] as a",
+            "csv",
+            r"column 'a' of type List\(Int32\) has no text there; use --format json or parquet",
+        ),
+        ("select 'x'::blob as a", "csv", "column 'a' of type Binary has no text there; use --format parquet"),
+        ("select ['x'::blob] as a", "json", r"column 'a' of type List\(Binary\) has no text there"),
+    ],
+)
+def test_columns_without_a_text_form_are_refused(calibrant, done, query, form, message):
+    outcome = calibrant("sql", done, query, "--format", form)
+    assert outcome.code == 1
+    assert re.search(message, outcome.error)
+
+
+def test_an_output_that_is_a_folder_is_refused(calibrant, done):
+    assert "is a folder; pass -o FILE" in calibrant("sql", done, "select 1", "-o", ".").error
+
+
+def test_a_path_that_the_system_refuses_is_no_fault_of_calibrant(calibrant, model, data):
+    error = calibrant("capture", model, "--data", data, "--run", "r" * 300).error
+    assert "File name too long; use another place" in error
+    assert "fault" not in error
+
+
+@pytest.mark.parametrize("prefix", ["", ".", "..", "deep/.."])
+def test_a_prefix_that_ends_in_a_folder_has_no_base_name(calibrant, done, tmp_path, monkeypatch, prefix):
+    (tmp_path / "place/deep").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "place")
+    assert calibrant("export", done, "--prefix", prefix).code == 0
+    assert (tmp_path / "place" / prefix / "deploy_model.onnx").is_file()
+    assert calibrant("verify", done).code == 0
+
+
+def test_a_linked_run_folder_is_replaced_behind_its_link(calibrant, model, data, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for more in ([], ["--restart"]):
+        assert calibrant("capture", model, "--data", data, "--run", tmp_path / "link", *more).code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real/run.json").is_file()
+    assert not list(tmp_path.glob(".*partial"))

@@ -111,7 +111,7 @@ def _score(
         sqnr_db=output_sqnr_db(fp32, int8),
         seconds={"kernel compilation": compilation, **run.info.seconds},
     )
-    run.write("evaluation", _evaluation_frame(result, len(labels)))
+    run.replace_evaluation(_evaluation_frame(result, len(labels)))
     return result
 
 

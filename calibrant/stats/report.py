@@ -43,14 +43,23 @@ def list_reports() -> list[Report]:
     return [Report(name, text.splitlines()[0].removeprefix("--").strip(), text) for name, text in texts]
 
 
-def run_report(run: Run, name: str = DEFAULT_REPORT) -> pl.DataFrame:
+def run_report(run: Run, name: str = DEFAULT_REPORT, fit: str | None = None) -> pl.DataFrame:
     """Answer a named report.
 
+    Args:
+        run: the run.
+        name: of the report.
+        fit: keep the rows of this fit only, where the report tells fits apart.
+
     Raises:
-        LayerNotFoundError: no report has that name.
+        LayerNotFoundError: no report, or no fit, has that name.
     """
+    if fit is not None and fit not in run.info.fits:
+        message = f"{run.path}: no fit '{fit}'{nearest(fit, run.info.fits)}; fits: {', '.join(run.info.fits)}"
+        raise LayerNotFoundError(message)
     reports = {report.name: report for report in list_reports()}
     if name not in reports:
         message = f"no report '{name}'{nearest(name, reports)}; reports: {', '.join(reports)}"
         raise LayerNotFoundError(message)
-    return run.sql(reports[name].query)
+    rows = run.sql(reports[name].query)
+    return rows if fit is None or "fit" not in rows.columns else rows.filter(pl.col("fit") == fit)

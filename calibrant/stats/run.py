@@ -230,7 +230,7 @@ class Run:
             LayerNotFoundError: no table has that name.
         """
         files = self.table_files(table)
-        return pl.scan_parquet(files) if files else empty_frame(table).lazy()
+        return pl.scan_parquet(files, glob=False) if files else empty_frame(table).lazy()
 
     def read(self, table: str) -> pl.DataFrame:
         """Return a table as a frame.
@@ -296,3 +296,9 @@ class Run:
             conform("events", pl.DataFrame(rows, schema_overrides=SCHEMAS["events"])) if rows else empty_frame("events")
         )
         self.write("events", pl.concat([kept, new]))
+
+    def replace_evaluation(self, frame: pl.DataFrame) -> None:
+        """Add rows to `evaluation`; they replace older ones of the same fit, variant and metric."""
+        new = conform("evaluation", frame)
+        old = self.read("evaluation").join(new, on=["fit", "variant", "metric"], how="anti")
+        self.write("evaluation", pl.concat([old, new]).sort("fit", "variant", "metric"))

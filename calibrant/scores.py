@@ -1,0 +1,76 @@
+"""An export against its run: is it this fit's, and how near are its outputs to the float model's."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from calibrant.errors import ExportError
+from calibrant.export.evaluate import open_session, output_sqnr_db
+from calibrant.export.files import ExportedFiles
+from calibrant.proto.record import RecordEntry, read_record
+from calibrant.stats.run import Run
+
+Feeds = Sequence[Mapping[str, npt.NDArray[np.generic]]]
+
+
+def check_fit(run: Run, fit: str, files: ExportedFiles) -> None:
+    """Refuse an export whose record does not hold the scales of the fit.
+
+    Raises:
+        ExportError: it names the first layer that differs.
+    """
+    if not files.record.is_file():
+        return  # verify names every missing file
+    expected, found = _fit_scales(run, fit), {entry.key: _entry_scales(entry) for entry in read_record(files.record)}
+    for layer in [*expected, *(key for key in found if key not in expected)]:
+        if expected.get(layer) != found.get(layer):
+            message = f"{files.record}: layer '{layer}' has other scales than fit '{fit}' of {run.path}; export that fit to this prefix"
+            raise ExportError(message)
+
+
+Scales = tuple[float, int, tuple[float, ...]]
+
+
+def _entry_scales(entry: RecordEntry) -> Scales:
+    scale_d = float("nan") if entry.scale_d is None else float(entry.scale_d)
+    return scale_d, entry.offset_d or 0, tuple(float(scale) for scale in entry.scale_w)
+
+
+def _fit_scales(run: Run, fit: str) -> dict[str, Scales]:
+    names = dict(run.read("layers").select("layer_id", "layer").iter_rows())
+    rows = run.read("quant_params").filter(pl.col("fit") == fit).sort("layer_id", "channel")
+    weights = {
+        int(key[0]): tuple(part["scale"])
+        for key, part in rows.filter(role="weight").partition_by("layer_id", as_dict=True).items()
+    }
+    data = rows.filter(role="data").select("layer_id", "scale", "offset")
+    return {names[layer]: (scale, offset, weights.get(layer, (1.0,))) for layer, scale, offset in data.iter_rows()}
+
+
+def score_fit(run: Run, fit: str, files: ExportedFiles, feeds: Feeds) -> float:
+    """Compare the fake-quant model with the float model and note the result in the table `evaluation`.
+
+    Args:
+        run: the run, whose prepared model is the float model.
+        fit: name of the fit.
+        files: its export.
+        feeds: samples to compare on.
+
+    Returns:
+        The least SQNR of an output in dB, infinite where all are equal.
+    """
+    reference, other = open_session(run.model_folder / "prepared.onnx"), open_session(files.fake_quant)
+    pairs = [(reference.run(None, dict(feed)), other.run(None, dict(feed))) for feed in feeds]
+    count = len(pairs[0][0])
+    least = min(output_sqnr_db(_joined(pairs, 0, output), _joined(pairs, 1, output)) for output in range(count))
+    row = {"fit": fit, "variant": "fake_quant", "metric": "sqnr_db", "value": least, "samples": len(pairs)}
+    run.replace_evaluation(pl.DataFrame([row]))
+    return least
+
+
+def _joined(
+    pairs: Sequence[tuple[list[npt.NDArray[np.generic]], list[npt.NDArray[np.generic]]]], side: int, output: int
+) -> npt.NDArray[np.generic]:
+    return np.concatenate([np.ravel(pair[side][output]) for pair in pairs])
