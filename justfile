@@ -22,13 +22,23 @@ env:
 demo *ARGS: env
     {{bin}}/calibrant demo {{ARGS}}
 
-# Quantize a model: just calibrate --model m.onnx --data x.npz --config quant.cfg --out out/m
+# Quantize a model: just calibrate --model m.onnx --data x.npz --config quant.cfg --out out/m (paths from where you are)
+[no-exit-message]
 [arg("model", long="model")]
 [arg("data", long="data")]
-[arg("config", long="config")]
 [arg("out", long="out")]
-calibrate model data out config="": env
-    {{bin}}/calibrant run {{quote(model)}} --data {{quote(data)}} {{ if config == "" { "" } else { "--config " + quote(config) } }} --run {{quote(out + ".run")}} --prefix {{quote(out)}}
+[arg("config", long="config")]
+[arg("keep", long="keep")]
+[arg("batch_size", long="batch-size")]
+[arg("fix_input", long="fix-input")]
+[arg("restart", long="restart", value="yes")]
+calibrate model data out config="" keep="raw" batch_size="" fix_input="" restart="": env
+    cd {{quote(invocation_directory())}} && {{quote(justfile_directory() / bin / "calibrant")}} run {{quote(model)}} --data {{quote(data)}} \
+        --run {{quote(out + ".run")}} --prefix {{quote(out)}} --keep {{quote(keep)}} \
+        {{ if config == "" { "" } else { "--config " + quote(config) } }} \
+        {{ if batch_size == "" { "" } else { "--batch-size " + quote(batch_size) } }} \
+        {{ if fix_input == "" { "" } else { "--fix-input " + quote(fix_input) } }} \
+        {{ if restart == "" { "" } else { "--restart" } }}
 
 # Run the tests on all cores.
 test *ARGS: env
