@@ -5,6 +5,7 @@ No inference: everything comes from the run's tables and from the weights of its
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from calibrant.errors import ConfigError, RangeError
+from calibrant.errors import ConfigError, EmptyDataError, RangeError
 from calibrant.ingest.parameters import Parameters
 from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers.affine import Fit
@@ -113,7 +114,7 @@ def calibrate(run: Run, config: QuantConfig, name: str, *, exact: bool, progress
     """
     parameters = Parameters(run.model_folder)
     layers = {row.layer_id: row for row in layer_rows(run.read("layers"))}
-    plan = resolve_plan(config, list(layers.values()), other_nodes=parameters.node_names)
+    plan = resolve_plan(config, list(layers.values()), other_nodes=parameters.nodes)
     enabled = plan.enabled
     data = _fit_all_data(_Statistics(run), enabled, exact=exact, progress=progress)
     weights = {row.layer_id: _fit_weight(parameters, layers[row.layer_id], row) for row in enabled}
@@ -132,7 +133,7 @@ def _data_key(row: LayerPlan) -> tuple[int, DataPlan]:
     if row.tensor_id is None:
         message = f"layer '{row.layer}' has no captured input; capture the run again"
         raise ConfigError(message)
-    return row.tensor_id, row.data
+    return row.tensor_id, row.applied.data
 
 
 def _fit_all_data(
@@ -152,20 +153,32 @@ def _data_fitter(statistics: _Statistics, *, exact: bool) -> Callable[[tuple[int
     def fit_one(key: tuple[int, DataPlan]) -> _DataFit:
         tensor_id, plan = key
         histogram, options = statistics.histogram(tensor_id), plan.options()
-        if isinstance(options, HfmgOptions):
-            fit = fit_hfmg(histogram, options)
-        else:
-            fit = fit_ifmr(histogram, options, statistics.values(tensor_id) if exact else None)
-        return _DataFit(fit, data_quality(histogram, fit))
+        with _naming(f"tensor '{statistics.name(tensor_id)}'"):
+            if isinstance(options, HfmgOptions):
+                fit = fit_hfmg(histogram, options)
+            else:
+                fit = fit_ifmr(histogram, options, statistics.values(tensor_id) if exact else None)
+            return _DataFit(fit, data_quality(histogram, fit))
 
     return fit_one
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Say where the values lie that a quantizer refuses."""
+    try:
+        yield
+    except (EmptyDataError, RangeError) as error:
+        message = f"{where}: {error}"
+        raise type(error)(message) from error
 
 
 def _fit_weight(parameters: Parameters, layer: LayerRow, row: LayerPlan) -> _WeightFit | None:
     if layer.weight is None:
         return None
     weight = channels_first(parameters.value(layer.weight), layer.op_type, layer.groups)
-    fit = fit_arq(weight, row.weight.options())
+    with _naming(f"weight of layer '{row.layer}'"):
+        fit = fit_arq(weight, row.applied.weight.options())
     bias = None if layer.bias is None else np.asarray(parameters.value(layer.bias), np.float32)
     return _WeightFit(fit, weight_quality(weight, fit), bias)
 

@@ -8,8 +8,10 @@ import polars as pl
 from calibrant.export.quantized_layer import QuantizedLayer
 from calibrant.ingest.layers import Layer, layer_rows_of
 from calibrant.ingest.model import PreparedModel
+from calibrant.ingest.nodes import model_nodes
+from calibrant.proto.any_config import parse_calibration_config
 from calibrant.proto.json_config import format_json_config
-from calibrant.proto.simple_config import QuantConfig, parse_simple_config
+from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers.layer_plan import Plan
 from calibrant.quantizers.plan import json_config, resolve_plan
 from calibrant.stats.run import Run
@@ -22,11 +24,7 @@ def check_plan(config: QuantConfig, prepared: PreparedModel) -> Plan:
     Raises:
         ConfigError: as `resolve_plan`.
     """
-    return resolve_plan(config, layer_rows_of(prepared, None), other_nodes=_node_names(prepared))
-
-
-def _node_names(prepared: PreparedModel) -> list[str]:
-    return [node.name for node in prepared.model.graph if node.name]
+    return resolve_plan(config, layer_rows_of(prepared, None), other_nodes=model_nodes(prepared.model.graph))
 
 
 def quantized_layers(run: Run, prepared: PreparedModel, fit: str) -> list[QuantizedLayer]:
@@ -53,9 +51,11 @@ def _quantized(layer: Layer, frame: pl.DataFrame) -> QuantizedLayer:
 def config_text(run: Run, prepared: PreparedModel, fit: str) -> str:
     """Return AMCT's config.json of a fit: what was asked for, with the layers that stayed in float disabled."""
     record = run.info.fits[fit]
-    config = parse_simple_config(record.config_text, record.config_source or "<options>")
-    plan = resolve_plan(config, layer_rows(run.read("layers")), other_nodes=_node_names(prepared))
-    enabled = set(run.read("plan").filter(pl.col("fit") == fit, pl.col("enabled"))["layer_id"])
+    config = parse_calibration_config(record.config_text, record.config_source or "<options>")
+    fitted = run.read("plan").filter(fit=fit)
+    nodes, nuq = model_nodes(prepared.model.graph), fitted.filter(weight_algorithm="nuq")["layer"]
+    plan = resolve_plan(config, layer_rows(run.read("layers")), other_nodes=nodes, nuq=nuq.to_list())
+    enabled = set(fitted.filter(pl.col("enabled"))["layer_id"])
     rows = tuple(replace(row, enabled=row.layer_id in enabled) for row in plan.rows)
     batches = -(-run.info.samples // run.info.batch_size)
     return format_json_config(json_config(config, replace(plan, rows=rows), batch_num=batches))

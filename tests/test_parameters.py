@@ -6,6 +6,7 @@ import pytest
 
 from calibrant.errors import LayerNotFoundError, ModelError
 from calibrant.ingest.model import initializer_value, prepare_model, save_prepared
+from calibrant.ingest.nodes import model_nodes
 from calibrant.ingest.parameters import Parameters
 
 
@@ -17,7 +18,8 @@ def test_values_and_names_are_the_prepared_models(tmp_path):
         for name in (layer.weight, layer.bias):
             if name is not None:
                 np.testing.assert_array_equal(parameters.value(name), initializer_value(prepared, name))
-    assert parameters.node_names == tuple(node.name for node in prepared.model.graph)
+    assert list(parameters.nodes) == [node.name for node in prepared.model.graph]
+    assert parameters.nodes == model_nodes(prepared.model.graph)
 
 
 def test_what_is_missing_or_damaged_is_named(tmp_path):

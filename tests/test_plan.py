@@ -1,5 +1,7 @@
 """The plan: which rule decides each value of each layer, and what is said where a setting cannot hold."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from calibrant.errors import ConfigError
@@ -14,6 +16,7 @@ from calibrant.proto.simple_config import (
 )
 from calibrant.quantizers.options import ArqOptions, HfmgOptions, IfmrOptions
 from calibrant.quantizers.plan import DataPlan, LayerPlan, Plan, WeightPlan, json_config, resolve_plan
+from calibrant.stats.model_nodes import ModelNode
 from calibrant.stats.tables import SCHEMAS, LayerRow
 
 KERNEL_RANK = {"Conv": 2, "ConvTranspose": 2, "AveragePool": 2}
@@ -34,7 +37,7 @@ LAYERS = [
 ]
 
 
-def resolve(text: str, layers: list[LayerRow] = LAYERS, **more: tuple[str, ...]) -> Plan:
+def resolve(text: str, layers: list[LayerRow] = LAYERS, **more: Mapping[str, ModelNode]) -> Plan:
     return resolve_plan(parse_simple_config(text, "quant.cfg"), layers, **more)
 
 
@@ -46,6 +49,8 @@ def messages(plan: Plan, severity: str) -> list[str]:
     return [event.message for event in plan.events if event.severity == severity]
 
 
+NOT_APPLIED = "is read but not applied in this version"
+FIRST = "'conv1', 'conv2', 'up'"
 IFMR = DataPlan("ifmr", 8, True, 0.999999, 0.999999, (0.7, 1.3), 0.01)
 
 
@@ -262,13 +267,24 @@ def test_channel_wise_in_common_falls_to_per_tensor_where_it_must() -> None:
     ]
 
 
-def test_channel_wise_in_an_override_of_such_a_layer_is_a_warning() -> None:
-    text = 'override_layer_configs { layer_name: "fc" calibration_config { arq_quantize { channel_wise: true } } }'
-    plan = resolve(text)
-    assert not row(plan, "fc").weight.channel_wise
-    assert messages(plan, "warn") == [
-        'quant.cfg:1:79: override_layer_configs "fc": channel_wise: true has no effect on Gemm (1 layer): one scale for the whole tensor'
-    ]
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ('override_layer_configs { layer_name: "fc" calibration_config {\n', 'override_layer_configs "fc"'),
+        ('override_layer_types { layer_type: "Gemm" calibration_config {\n', 'override_layer_types "Gemm"'),
+        (
+            'override_layer_types { layer_type: "AveragePool" calibration_config {\n',
+            'override_layer_types "AveragePool"',
+        ),
+    ],
+)
+def test_channel_wise_in_an_override_of_such_a_layer_is_an_error(text: str, rule: str) -> None:
+    text += "arq_quantize { channel_wise: true } } }"
+    with pytest.raises(
+        ConfigError, match=rf"2:16: {rule}: channel_wise is true, but only Conv and ConvTranspose can have it"
+    ):
+        resolve(text)
+    assert not row(resolve('skip_layers: ["fc", "pool"]\n' + text), "fc").enabled
 
 
 def test_channel_wise_of_skipped_layers_is_not_mentioned() -> None:
@@ -319,11 +335,16 @@ def test_narrow_weights_in_an_override_of_another_layer_are_an_error(text: str, 
         resolve(text)
 
 
-def test_four_bit_weights_and_wide_data_fall_to_eight_bits_with_the_note_of_the_file() -> None:
+def test_four_bit_weights_and_wide_data_are_asked_for_and_eight_bits_applied() -> None:
     plan = resolve("common_config { arq_quantize { quant_bits: 4 } ifmr_quantize { dst_type: INT16 } }")
-    assert {one.weight.bits for one in plan.rows} == {8}
-    assert {one.data.bits for one in plan.rows} == {8}
-    assert len(messages(plan, "warn")) == 2
+    assert {one.layer: (one.data.bits, one.weight.bits) for one in plan.rows} == {
+        "conv1": (16, 4), "conv2": (16, 4), "up": (16, 4), "fc": (16, 4), "proj": (8, 4), "pool": (8, 8),
+    }  # fmt: skip
+    assert {(one.applied.data.bits, one.applied.weight.bits) for one in plan.rows} == {(8, 8)}
+    assert messages(plan, "warn")[-2:] == [
+        f"quant.cfg:1:64: dst_type: INT16 {NOT_APPLIED}: the data is quantized to INT8 (4 layers: {FIRST}, …)",
+        f"quant.cfg:1:32: quant_bits: 4 {NOT_APPLIED}: the weights are quantized to 8 bits (5 layers: {FIRST}, …)",
+    ]
 
 
 # Skipping
@@ -382,7 +403,7 @@ def test_naming_a_refused_layer_is_a_warning_with_its_reason() -> None:
 
 def test_override_of_another_node_of_the_model_is_a_warning() -> None:
     text = 'override_layer_configs { layer_name: "relu" calibration_config { } }'
-    said = messages(resolve(text, other_nodes=("relu",)), "warn")
+    said = messages(resolve(text, other_nodes={"relu": ModelNode("Relu")}), "warn")
     assert said == [
         "quant.cfg:1:26: override_layer_configs 'relu' changes nothing: a node of this type is never quantized"
     ]
@@ -403,19 +424,19 @@ UNKNOWN = {
     ),
     "skipped type": (
         'skip_layer_types: "Gem"',
-        r"1:1: skip_layer_types names 'Gem', which is no type .*; did you mean 'Gemm'\?",
+        r"1:1: skip_layer_types: 'Gem' is no layer type .*; did you mean 'Gemm'\?",
     ),
     "type of another framework": (
-        'skip_layer_types: "Conv2D"',
-        r"1:1: skip_layer_types names 'Conv2D'.*; did you mean 'Conv'\?",
+        'skip_layer_types: ["Conv2D", "Conv2d"]',
+        "1:30: skip_layer_types: 'Conv2d' is no layer type of the atc dialect, but one of pytorch",
     ),
     "overridden type": (
         'override_layer_types { layer_type: "Convv" calibration_config { } }',
-        r"1:24: override_layer_types names 'Convv', .*; did you mean 'Conv'\?",
+        r"1:24: override_layer_types: 'Convv' is .*; did you mean 'Conv'\?",
     ),
     "type without a name": (
         'override_layer_types { layer_type: "" calibration_config { } }',
-        "1:24: override_layer_types names ''",
+        "1:24: override_layer_types: '' is no layer type",
     ),
     "tensor type": (
         'skip_layer_types: "MaxPool"',
@@ -439,7 +460,7 @@ def test_skipping_a_node_that_is_never_quantized_is_an_error() -> None:
     with pytest.raises(
         ConfigError, match="skip_layers names 'relu', but a node of its type is never quantized; delete it"
     ):
-        resolve('skip_layers: "relu"', layers, other_nodes=("relu",))
+        resolve('skip_layers: "relu"', layers, other_nodes={"relu": ModelNode("Relu")})
 
 
 def test_type_that_the_model_lacks_is_a_warning() -> None:
@@ -460,9 +481,9 @@ def test_layer_named_like_a_key_of_the_json_file_is_an_error() -> None:
 
 
 def test_notes_of_the_file_become_events() -> None:
-    plan = resolve("joint_quant: true")
+    plan = resolve("batch_num: 1 batch_num: 2")
     assert [(one.stage, one.severity) for one in plan.events] == [("fit", "warn")]
-    assert plan.events[0].message.startswith("quant.cfg:1:1: joint_quant: true is read but not applied")
+    assert plan.events[0].message.startswith("quant.cfg:1:14: batch_num is given 2 times")
 
 
 # Tables and files
@@ -472,11 +493,12 @@ def test_plan_table_has_one_row_a_layer() -> None:
     frame = resolve(LEVELS).frame("default")
     assert frame.schema == SCHEMAS["plan"]
     assert frame["layer"].to_list() == [one.layer for one in LAYERS]
-    assert frame.row(1, named=True) == {
-        "fit": "default", "layer_id": 0, "layer": "conv2", "op_type": "Conv", "enabled": True, "reason": None,
-        "data_algorithm": "hfmg", "data_bits": 8, "asymmetric": True, "max_percentile": None, "min_percentile": None,
-        "search_range_start": None, "search_range_end": None, "search_step": None, "num_of_bins": 1024,
-        "weight_algorithm": "arq", "weight_bits": 8, "channel_wise": False, "enabled_decided_by": "default",
+    assert {name: value for name, value in frame.row(1, named=True).items() if value is not None} == {
+        "fit": "default", "layer_id": 0, "layer": "conv2", "op_type": "Conv", "enabled": True, "do_fusion": True,
+        "data_algorithm": "hfmg", "data_bits": 8, "asymmetric": True, "num_of_bins": 1024, "weight_algorithm": "arq",
+        "weight_bits": 8, "channel_wise": False, "weight_asymmetric": False, "weight_only": False,
+        "enabled_decided_by": "default", "weight_asymmetric_decided_by": "default", "weight_only_decided_by": "default",
+        "balancer_decided_by": "default", "fusion_decided_by": "default",
         "data_decided_by": 'override_layer_configs "conv2"', "asymmetric_decided_by": "activation_offset",
         "weight_decided_by": 'override_layer_configs "conv2"',
     }  # fmt: skip

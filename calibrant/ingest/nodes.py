@@ -1,10 +1,11 @@
-"""Facts of a layer's node: its parameters, channels and kernel."""
+"""Facts of a layer's node: its parameters, channels and kernel; and what a configuration may need to know of any node."""
 
 from typing import Final
 
 import onnx_ir as ir
 
 from calibrant.ingest.passes.constants import initializer_tensor
+from calibrant.stats.model_nodes import ModelNode
 
 LAYER_TYPES: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "GlobalAveragePool")
 WEIGHT_AXES: Final = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}  # axis of the output channels
@@ -41,3 +42,22 @@ def kernel_rank(node: ir.Node, weight: ir.Value | None) -> int:
     if node.op_type == "AveragePool":
         return len(node.attributes.get_ints("kernel_shape", ()))
     return 0
+
+
+def model_nodes(graph: ir.Graph) -> dict[str, ModelNode]:
+    """Return what a configuration may need to know of each named node of a graph, in its order."""
+    return {str(node.name): _model_node(node) for node in graph if node.name}
+
+
+def _model_node(node: ir.Node) -> ModelNode:
+    fixed = frozenset(index for index, value in enumerate(node.inputs) if _is_constant(value))
+    dilated = any(value != 1 for value in node.attributes.get_ints("dilations", ()))
+    op_type = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    return ModelNode(op_type, len(node.inputs), fixed, dilated)
+
+
+def _is_constant(value: ir.Value | None) -> bool:
+    if value is None or initializer_tensor(value) is not None:
+        return True
+    producer = value.producer()
+    return producer is not None and producer.op_type == "Constant" and not producer.domain

@@ -3,6 +3,7 @@
 A fit needs nothing else of the model, and building the graph would cost it more than the search.
 """
 
+from collections.abc import Container
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,22 @@ import onnx
 from onnx import numpy_helper
 
 from calibrant.errors import LayerNotFoundError, ModelError, nearest
+from calibrant.stats.model_nodes import ModelNode
 
 _FILE = "prepared.onnx"
+
+
+def _model_nodes(graph: onnx.GraphProto) -> dict[str, ModelNode]:
+    constants = {tensor.name for tensor in graph.initializer} - {value.name for value in graph.input}
+    constants |= {name for node in graph.node if node.op_type == "Constant" for name in node.output}
+    return {node.name: _model_node(node, constants | {""}) for node in graph.node if node.name}
+
+
+def _model_node(node: onnx.NodeProto, constants: Container[str]) -> ModelNode:
+    fixed = frozenset(index for index, name in enumerate(node.input) if name in constants)
+    dilations = next((attribute.ints for attribute in node.attribute if attribute.name == "dilations"), ())
+    op_type = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    return ModelNode(op_type, len(node.input), fixed, dilated=any(value != 1 for value in dilations))
 
 
 class Parameters:
@@ -25,7 +40,7 @@ class Parameters:
         ModelError: the file is missing or damaged.
 
     Attributes:
-        node_names: names of the nodes, in their order.
+        nodes: the named nodes of the model, in their order.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -35,9 +50,9 @@ class Parameters:
         except Exception as error:  # protobuf raises its own DecodeError, which only `proto` may name
             message = f"{path}: the prepared model cannot be read ({error}); run again with --restart"
             raise ModelError(message) from error
-        self.node_names = tuple(node.name for node in model.graph.node if node.name)
         self._folder = folder
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+        self.nodes = _model_nodes(model.graph)
 
     def value(self, name: str) -> npt.NDArray[np.floating]:
         """Return an initializer.

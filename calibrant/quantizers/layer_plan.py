@@ -4,84 +4,24 @@
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import polars as pl
 
-from calibrant.quantizers.options import ArqOptions, HfmgOptions, IfmrOptions
+from calibrant.quantizers.not_applied import TENSOR, TENSOR_INSTEAD, WORDS, lowered, not_applied
+from calibrant.quantizers.part_plans import DataPlan, WeightPlan
 from calibrant.stats.events import Event
 from calibrant.stats.tables import SCHEMAS
 
-
-@dataclass(frozen=True, slots=True)
-class DataPlan:
-    """How the data of a layer is quantized; members of the other algorithm are None.
-
-    Attributes:
-        algorithm: ``ifmr`` or ``hfmg``.
-        bits: width of a code.
-        asymmetric: with an offset or not.
-        max_percentile: IFMR: where the search for the upper clip end starts.
-        min_percentile: IFMR: the same for the lower end.
-        search_range: IFMR: first and last factor.
-        search_step: IFMR: step between factors.
-        num_of_bins: HFMG: bins of its histogram.
-    """
-
-    algorithm: Literal["ifmr", "hfmg"]
-    bits: int
-    asymmetric: bool
-    max_percentile: float | None = None
-    min_percentile: float | None = None
-    search_range: tuple[float, float] | None = None
-    search_step: float | None = None
-    num_of_bins: int | None = None
-
-    def options(self) -> IfmrOptions | HfmgOptions:
-        """Return the options of the fit; equal plans give equal options.
-
-        Raises:
-            ConfigError: a value is out of its range.
-        """
-        if self.algorithm == "hfmg":
-            given = {"num_of_bins": self.num_of_bins} if self.num_of_bins is not None else {}
-            return HfmgOptions(bits=self.bits, asymmetric=self.asymmetric, **given)
-        defaults = IfmrOptions()
-        return IfmrOptions(
-            bits=self.bits,
-            asymmetric=self.asymmetric,
-            max_percentile=_or(self.max_percentile, defaults.max_percentile),
-            min_percentile=_or(self.min_percentile, defaults.min_percentile),
-            search_range=defaults.search_range if self.search_range is None else self.search_range,
-            search_step=_or(self.search_step, defaults.search_step),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class WeightPlan:
-    """How the weight of a layer is quantized.
-
-    Attributes:
-        algorithm: ``arq``; ``none`` for AveragePool, which has no weight (its record says scale_w 1).
-        bits: width of a code: 6, 7 or 8.
-        channel_wise: one scale an output channel.
-    """
-
-    algorithm: Literal["arq", "none"]
-    bits: int
-    channel_wise: bool
-
-    def options(self) -> ArqOptions:
-        """Return the options of the fit."""
-        return ArqOptions(bits=self.bits, channel_wise=self.channel_wise)
+__all__ = ["DataPlan", "LayerPlan", "Plan", "TensorPlan", "WeightPlan"]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """What happens to one layer, and which rule decided.
+    """What a configuration asks of one layer, and which rule decided.
 
     A rule reads ``override_layer_configs "conv1"``, ``override_layer_types "Gemm"``, ``common_config``, ``activation_offset``,
-    ``default``, ``skip_layers``, ``skip_layer_types "Gemm"`` or ``layer`` (the layer itself allows nothing else).
+    ``nuq_config``, ``default``, ``skip_layers``, ``skip_layer_types "Gemm"`` or ``layer`` (the layer itself allows nothing else).
 
     Attributes:
         layer_id: position in topological order.
@@ -90,12 +30,19 @@ class LayerPlan:
         tensor_id: the captured tensor on input 0, or None.
         enabled: whether the layer is quantized.
         reason: why not, or None.
-        data: how its data is quantized, or would be.
-        weight: how its weight is quantized, or would be.
+        data: how its data is to be quantized, or would be.
+        weight: how its weight is to be quantized, or would be.
         enabled_decided_by: rule behind `enabled`.
         data_decided_by: rule behind the data algorithm and its numbers.
         asymmetric_decided_by: rule behind `data.asymmetric`.
         weight_decided_by: rule behind the weight's values.
+        weight_asymmetric_decided_by: rule behind `weight.asymmetric`.
+        weight_only: whether the weight alone is to be quantized.
+        weight_only_decided_by: rule behind `weight_only`.
+        migration_strength: how much of the data's range the balancer moves into the weights; None: no balancing.
+        balancer_decided_by: rule behind `migration_strength`.
+        do_fusion: whether a BatchNormalization behind it is fused into it; None for types that are never fused.
+        fusion_decided_by: rule behind `do_fusion`.
     """
 
     layer_id: int
@@ -110,6 +57,54 @@ class LayerPlan:
     data_decided_by: str
     asymmetric_decided_by: str
     weight_decided_by: str
+    weight_asymmetric_decided_by: str = "default"
+    weight_only: bool = False
+    weight_only_decided_by: str = "default"
+    migration_strength: float | None = None
+    balancer_decided_by: str = "default"
+    do_fusion: bool | None = None
+    fusion_decided_by: str = "default"
+
+    @property
+    def not_applied(self) -> tuple[str, ...]:
+        """The features that were asked for and that this version does not apply."""
+        return not_applied(self)
+
+    @property
+    def applied(self) -> "LayerPlan":
+        """The plan as this version applies it: what fits and exports must use."""
+        return lowered(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlan:
+    """What a configuration asks of one input of a node that is no layer (``tensor_quantize``).
+
+    Attributes:
+        layer: ONNX node name.
+        op_type: its type.
+        input_index: which input.
+        data: how it is to be quantized.
+        data_decided_by: rule behind the algorithm and its numbers.
+        asymmetric_decided_by: rule behind `data.asymmetric`.
+    """
+
+    layer: str
+    op_type: str
+    input_index: int
+    data: DataPlan
+    data_decided_by: str
+    asymmetric_decided_by: str
+
+    @property
+    def not_applied(self) -> tuple[str, ...]:
+        """The features that were asked for and that this version does not apply."""
+        return tuple(TENSOR_INSTEAD)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the input stays in float, or None."""
+        return f"{TENSOR} {WORDS}" if TENSOR in self.not_applied else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +112,16 @@ class Plan:
     """One row a layer, in the order of the layers, and what a person should know about them.
 
     Attributes:
-        rows: the decisions.
-        events: notes of the configuration, inert settings, adjusted values.
+        rows: the decisions on layers.
+        events: notes of the configuration, inert settings, adjusted values, settings that are not applied.
+        tensors: the decisions on inputs of other nodes.
+        batch_num: how many batches to use; None: all.
     """
 
     rows: tuple[LayerPlan, ...]
     events: tuple[Event, ...]
+    tensors: tuple[TensorPlan, ...] = ()
+    batch_num: int | None = None
 
     @property
     def enabled(self) -> tuple[LayerPlan, ...]:
@@ -130,24 +129,61 @@ class Plan:
         return tuple(row for row in self.rows if row.enabled)
 
     def frame(self, fit: str) -> pl.DataFrame:
-        """Return the `plan` table of one fit."""
-        return pl.DataFrame([_table_row(fit, row) for row in self.rows], schema=SCHEMAS["plan"])
+        """Return the `plan` table of one fit: layers, then inputs of other nodes."""
+        shared = {"fit": fit, "batch_num": self.batch_num}
+        rows = [*map(_layer_columns, self.rows), *map(_tensor_columns, self.tensors)]
+        empty = dict.fromkeys(SCHEMAS["plan"])
+        return pl.DataFrame([{**empty, **shared, **row} for row in rows], schema=SCHEMAS["plan"])
 
 
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
-
-
-def _table_row(fit: str, row: LayerPlan) -> dict[str, object]:
-    data, weight = row.data, row.weight
-    start, end = data.search_range or (None, None)
+def _layer_columns(row: LayerPlan) -> dict[str, Any]:
+    weight = row.weight
     return {
-        "fit": fit,
         "layer_id": row.layer_id,
         "layer": row.layer,
         "op_type": row.op_type,
         "enabled": row.enabled,
         "reason": row.reason,
+        "do_fusion": row.do_fusion,
+        **_data_columns(row.data),
+        "weight_algorithm": weight.algorithm,
+        "weight_bits": weight.bits,
+        "channel_wise": weight.channel_wise,
+        "weight_asymmetric": weight.asymmetric,
+        "num_steps": weight.num_steps,
+        "num_of_iteration": weight.num_of_iteration,
+        "weight_only": row.weight_only,
+        "migration_strength": row.migration_strength,
+        "not_applied": _joined(row.not_applied),
+        "enabled_decided_by": row.enabled_decided_by,
+        "data_decided_by": row.data_decided_by,
+        "asymmetric_decided_by": row.asymmetric_decided_by,
+        "weight_decided_by": row.weight_decided_by,
+        "weight_asymmetric_decided_by": row.weight_asymmetric_decided_by,
+        "weight_only_decided_by": row.weight_only_decided_by,
+        "balancer_decided_by": row.balancer_decided_by,
+        "fusion_decided_by": row.fusion_decided_by,
+    }
+
+
+def _tensor_columns(row: TensorPlan) -> dict[str, Any]:
+    return {
+        "layer": row.layer,
+        "op_type": row.op_type,
+        "tensor_index": row.input_index,
+        "enabled": row.reason is None,
+        "reason": row.reason,
+        **_data_columns(row.data),
+        "not_applied": _joined(row.not_applied),
+        "enabled_decided_by": TENSOR,
+        "data_decided_by": row.data_decided_by,
+        "asymmetric_decided_by": row.asymmetric_decided_by,
+    }
+
+
+def _data_columns(data: DataPlan) -> dict[str, Any]:
+    start, end = data.search_range or (None, None)
+    return {
         "data_algorithm": data.algorithm,
         "data_bits": data.bits,
         "asymmetric": data.asymmetric,
@@ -157,11 +193,8 @@ def _table_row(fit: str, row: LayerPlan) -> dict[str, object]:
         "search_range_end": end,
         "search_step": data.search_step,
         "num_of_bins": data.num_of_bins,
-        "weight_algorithm": weight.algorithm,
-        "weight_bits": weight.bits,
-        "channel_wise": weight.channel_wise,
-        "enabled_decided_by": row.enabled_decided_by,
-        "data_decided_by": row.data_decided_by,
-        "asymmetric_decided_by": row.asymmetric_decided_by,
-        "weight_decided_by": row.weight_decided_by,
     }
+
+
+def _joined(names: tuple[str, ...]) -> str | None:
+    return ", ".join(names) or None

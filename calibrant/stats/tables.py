@@ -57,12 +57,16 @@ SCHEMAS: Final[dict[str, pl.Schema]] = {
     ),
     "plan": pl.Schema(
         {
-            "fit": pl.String(), "layer_id": _ID, "layer": pl.String(), "op_type": pl.String(), "enabled": pl.Boolean(),
-            "reason": pl.String(), "data_algorithm": pl.String(), "data_bits": _ID, "asymmetric": pl.Boolean(),
-            "max_percentile": _REAL, "min_percentile": _REAL, "search_range_start": _REAL, "search_range_end": _REAL,
-            "search_step": _REAL, "num_of_bins": _ID, "weight_algorithm": pl.String(), "weight_bits": _ID,
-            "channel_wise": pl.Boolean(), "enabled_decided_by": pl.String(), "data_decided_by": pl.String(),
-            "asymmetric_decided_by": pl.String(), "weight_decided_by": pl.String(),
+            "fit": pl.String(), "layer_id": _ID, "layer": pl.String(), "op_type": pl.String(), "tensor_index": _ID,
+            "enabled": pl.Boolean(), "reason": pl.String(), "batch_num": _ID, "do_fusion": pl.Boolean(),
+            "data_algorithm": pl.String(), "data_bits": _ID, "asymmetric": pl.Boolean(), "max_percentile": _REAL,
+            "min_percentile": _REAL, "search_range_start": _REAL, "search_range_end": _REAL, "search_step": _REAL,
+            "num_of_bins": _ID, "weight_algorithm": pl.String(), "weight_bits": _ID, "channel_wise": pl.Boolean(),
+            "weight_asymmetric": pl.Boolean(), "num_steps": _ID, "num_of_iteration": _ID, "weight_only": pl.Boolean(),
+            "migration_strength": _REAL, "not_applied": pl.String(), "enabled_decided_by": pl.String(),
+            "data_decided_by": pl.String(), "asymmetric_decided_by": pl.String(), "weight_decided_by": pl.String(),
+            "weight_asymmetric_decided_by": pl.String(), "weight_only_decided_by": pl.String(),
+            "balancer_decided_by": pl.String(), "fusion_decided_by": pl.String(),
         }
     ),
     "search": pl.Schema(

@@ -1,0 +1,84 @@
+"""``tensor_quantize``: inputs of nodes that are no layers, quantized for the sake of faster transport."""
+
+from collections.abc import Iterator, Mapping
+from typing import NoReturn
+
+from calibrant.errors import ConfigError, nearest
+from calibrant.proto.op_types import tensor_types
+from calibrant.proto.settings import IfmrSettings, TensorSettings
+from calibrant.proto.simple_config import QuantConfig
+from calibrant.quantizers.layer_plan import TensorPlan
+from calibrant.quantizers.layer_settings import DEFAULT, data_plan, inherited_asymmetric
+from calibrant.quantizers.not_applied import TENSOR
+from calibrant.stats.events import Event
+from calibrant.stats.model_nodes import ModelNode
+
+
+class TensorInputs:
+    """The inputs that a configuration names, each checked against the model.
+
+    Args:
+        config: what the user asked for.
+        nodes: the model's nodes by name.
+
+    Raises:
+        ConfigError: a node that does not exist, is of another type, lacks the input or has a constant there; or INT16.
+
+    Attributes:
+        plans: one an input, in the order of the file.
+        events: what a person should know.
+    """
+
+    def __init__(self, config: QuantConfig, nodes: Mapping[str, ModelNode]) -> None:
+        self._config = config
+        self._nodes = nodes
+        self._types = tensor_types(config.dialect) or tensor_types("onnx")
+        self.events: list[Event] = []
+        self.plans = tuple(self._plan(one) for one in self._last_ones())
+
+    def _last_ones(self) -> Iterator[TensorSettings]:
+        """Yield the settings of each input: of several the last, which a warning tells."""
+        found: dict[tuple[str, int], TensorSettings] = {}
+        for one in self._config.tensor_quantize:
+            key = (one.layer, one.input_index)
+            if (first := found.pop(key, None)) is not None:
+                where, before = self._where(one), self._where(first)
+                text = f"{where}: {TENSOR} names input {one.input_index} of '{one.layer}' again (before at {before}): the last wins"
+                self.events.append(Event("fit", "warn", text, one.layer))
+            found[key] = one
+        yield from found.values()
+
+    def _plan(self, one: TensorSettings) -> TensorPlan:
+        node = self._checked_node(one)
+        settings = IfmrSettings() if one.data is None else one.data
+        if settings.dst_type == "INT16":
+            self._reject(one, f"dst_type is INT16, but an input of a {node.op_type} can only be INT8")
+        value, source = inherited_asymmetric(self._config, settings)
+        asymmetric, rule = (settings.asymmetric, TENSOR) if settings.asymmetric is not None else (value, source.rule)
+        data_rule = DEFAULT if one.data is None else TENSOR
+        plan = data_plan(settings, 8, asymmetric=asymmetric)
+        return TensorPlan(one.layer, node.op_type, one.input_index, plan, data_rule, rule)
+
+    def _checked_node(self, one: TensorSettings) -> ModelNode:
+        node = self._nodes.get(one.layer)
+        known = " and ".join(sorted(self._types)) if len(self._types) < 3 else ", ".join(sorted(self._types))
+        if node is None:
+            able = [name for name, other in self._nodes.items() if other.op_type in self._types]
+            hint = nearest(one.layer, able) or nearest(one.layer, self._nodes)
+            self._reject(one, f"the model has no such node{hint}")
+        if node.op_type not in self._types:
+            able = [name for name, other in self._nodes.items() if other.op_type in self._types]
+            self._reject(one, f"it is a {node.op_type}; only inputs of {known} can be named{nearest(one.layer, able)}")
+        if not 0 <= one.input_index < node.inputs:
+            count = f"{node.inputs} input{'s' if node.inputs > 1 else ''}, counted from 0"
+            self._reject(one, f"input_index is {one.input_index}, but the node has {count}")
+        if one.input_index in node.constant_inputs:
+            self._reject(one, f"input {one.input_index} is constant; name an input that is computed")
+        return node
+
+    def _reject(self, one: TensorSettings, text: str) -> NoReturn:
+        message = f"{self._where(one)}: {TENSOR} names '{one.layer}': {text}"
+        raise ConfigError(message)
+
+    def _where(self, one: TensorSettings) -> str:
+        return one.place or self._config.where(TENSOR)

@@ -1,0 +1,51 @@
+"""One warning a feature that was asked for and is not applied in this version, however many layers ask for it."""
+
+from collections.abc import Iterator, Sequence
+
+from calibrant.proto.simple_config import QuantConfig
+from calibrant.quantizers.layer_plan import TensorPlan
+from calibrant.quantizers.not_applied import FEATURES, OF_MODEL, TENSOR, TENSOR_INSTEAD, WORDS
+from calibrant.stats.events import Event
+
+_SHOWN = 3
+
+
+class UnappliedEvents:
+    """Gathers which layers ask for which feature.
+
+    Args:
+        config: what the user asked for.
+    """
+
+    def __init__(self, config: QuantConfig) -> None:
+        self._config = config
+        self._asked: dict[str, list[tuple[str, str]]] = {}
+
+    def ask(self, feature: str, layer: str, where: str) -> None:
+        """Note that a layer asks for a feature, and where the configuration says so."""
+        self._asked.setdefault(feature, []).append((layer, where))
+
+    def events(self, tensors: Sequence[TensorPlan]) -> Iterator[Event]:
+        """Yield the warnings: settings of the model, of layers, of inputs of other nodes."""
+        for field, words in OF_MODEL.items():
+            if getattr(self._config, field) not in (None, False, "DEFAULT"):
+                yield _warning(f"{self._config.where(field)}: {words.format(WORDS)}")
+        for feature in FEATURES:
+            if (asked := self._asked.get(feature)) is not None:
+                names = [f"'{layer}'" for layer, _ in asked]
+                yield _warning(
+                    f"{asked[0][1]}: {feature} {WORDS}: {FEATURES[feature].instead} ({_listed(names, 'layer')})"
+                )
+        if tensors and TENSOR in TENSOR_INSTEAD:
+            names = [f"{one.input_index} of '{one.layer}'" for one in tensors]
+            where = next((one.place for one in self._config.tensor_quantize if one.place), self._config.where(TENSOR))
+            yield _warning(f"{where}: {TENSOR} {WORDS}: {TENSOR_INSTEAD[TENSOR]} ({_listed(names, 'input')})")
+
+
+def _warning(message: str) -> Event:
+    return Event("fit", "warn", message)
+
+
+def _listed(names: Sequence[str], noun: str) -> str:
+    more = ", …" if len(names) > _SHOWN else ""
+    return f"{len(names)} {noun}{'s' if len(names) > 1 else ''}: {', '.join(names[:_SHOWN])}{more}"

@@ -1,0 +1,19 @@
+"""What a configuration may need to know of a node of the model that is no layer."""
+
+from typing import NamedTuple
+
+
+class ModelNode(NamedTuple):
+    """A node of a prepared model.
+
+    Attributes:
+        op_type: ONNX type.
+        inputs: number of its inputs.
+        constant_inputs: positions of the inputs that hold a constant or nothing.
+        dilated: whether it has a dilation other than 1.
+    """
+
+    op_type: str
+    inputs: int = 1
+    constant_inputs: frozenset[int] = frozenset()
+    dilated: bool = False
