@@ -127,15 +127,15 @@ GLOBALS = {
     "batch_num a fraction": reject("batch_num : 2.5", "1:13", "batch_num: a whole number"),
     "batch_num a text": reject("batch_num : '2'", "1:13", "batch_num: a whole number"),
     "precision mode default": accept("fakequant_precision_mode : DEFAULT"),
-    "precision mode": warn("fakequant_precision_mode : FORCE_FP16_QUANT", "1:1", "fakequant_precision_mode"),
+    "precision mode": accept("fakequant_precision_mode : FORCE_FP16_QUANT"),
     "precision mode unknown": reject("fakequant_precision_mode : FP32", "1:28", "DEFAULT or FORCE_FP16_QUANT"),
     "scalar twice": warn("batch_num : 1\nbatch_num : 2", "2:1", "given 2 times (lines 1, 2): the last one wins"),
     "scalar thrice on a line": warn("batch_num:1 batch_num:2 batch_num:3", "1:25", "3 times (at 1:1, 1:13, 1:25)"),
     "common_config twice": warn("common_config { }\ncommon_config { }", "2:1", "the blocks are merged"),
     "NUQ without a mapping file": warn("nuq_config { }", "1:1", "nuq_config has no mapping_file"),
     "NUQ steps": reject("nuq_config { mapping_file : 'm' nuq_quantize { num_steps : 20 } }", "1:48", "one of 16, 32"),
-    "conv_calibration_config": warn("conv_calibration_config { }", "1:1", "is deprecated"),
-    "fc_calibration_config": warn("fc_calibration_config { }", "1:1", "is deprecated"),
+    "conv_calibration_config": accept("conv_calibration_config { }"),
+    "fc_calibration_config": accept("fc_calibration_config { }"),
     **{f"{name} true": accept(f"{name} : true") for name in ("activation_offset", "do_fusion")},
     **{f"{name} false": accept(f"{name} : false") for name in SWITCHES},
     **{
@@ -166,7 +166,7 @@ NAMES = {
     "skipped and overridden": accept(
         "skip_layers : 'a' override_layer_configs { layer_name : 'a' calibration_config { } }"
     ),
-    "tensor": warn("tensor_quantize { layer_name : 'p' input_index : 0 }", "1:1", "tensor_quantize"),
+    "tensor": accept("tensor_quantize { layer_name : 'p' input_index : 0 }"),
     "tensor without a layer": reject("tensor_quantize { input_index : 0 }", "1:1", "without layer_name"),
     "tensor without an index": reject("tensor_quantize { layer_name : 'p' }", "1:1", "without input_index"),
     "tensor below 0": reject("tensor_quantize { layer_name : 'p' input_index : -1 }", "1:50", "a whole number"),
@@ -206,34 +206,31 @@ DATA = {
     "HFMG with a step": reject(hfmg("search_step : 0.1"), "3:1", "unknown field 'search_step' in HFMGQuantize"),
     "IFMR with bins": reject(ifmr("num_of_bins : 1024"), "3:1", "unknown field 'num_of_bins' in FMRQuantize"),
     "data of 8 bits": accept(ifmr("dst_type : INT8")),
-    "data of 16 bits": warn(ifmr("dst_type : INT16"), "3:1", "dst_type: INT16"),
+    "data of 16 bits": accept(ifmr("dst_type : INT16")),
     "data of 4 bits": reject(ifmr("dst_type : INT4"), "3:12", "INT8 or INT16 is expected"),
 }  # fmt: skip
 
 WEIGHTS = {
-    **{f"{bits} bits": accept(arq(f"quant_bits : {bits}")) for bits in (6, 7, 8)},
-    "4 bits": warn(arq("quant_bits : 4"), "3:1", "quant_bits: 4"),
-    **{f"{bits} bits refused": reject(arq(f"quant_bits : {bits}"), "3:1", "one of 4, 6, 7, 8") for bits in (0, 5, 9, 16)},
+    **{f"{bits} bits": accept(arq(f"quant_bits : {bits}")) for bits in (4, 6, 7, 8)},
+        **{f"{bits} bits refused": reject(arq(f"quant_bits : {bits}"), "3:1", "one of 4, 6, 7, 8") for bits in (0, 5, 9, 16)},
     "channel_wise": accept(arq("channel_wise : true")),
     "channel_wise a text": reject(arq("channel_wise : 'true'"), "3:16", "true or false"),
-    "offset of weights alone": warn(
-        "common_config {\nweight_compress_only : true arq_quantize { asymmetric : true } }", "2:1", "weight_compress_only"
-    ),
+    "offset of weights alone": accept("common_config {\nweight_compress_only : true arq_quantize { asymmetric : true } }"),
     "offset of weights": reject(arq("asymmetric : true"), "3:1", "weight_compress_only: true alone"),
     "offset of weights refused outright": reject(
         "common_config {\nweight_compress_only : false\narq_quantize { asymmetric : true } }", "3:16", "weight_compress_only"
     ),
     "no offset of weights": accept(arq("asymmetric : false")),
     "two weight algorithms": reject("common_config { arq_quantize { }\nnuq_quantize { num_steps : 1 } }", "2:16", "num_steps"),
-    "NUQ": warn("common_config { nuq_quantize { num_steps : 16 } }", "1:17", "nuq_quantize"),
+    "NUQ": accept("common_config { nuq_quantize { num_steps : 16 } }"),
     "NUQ iterations": reject("common_config { nuq_quantize { num_of_iteration : 6 } }", "1:32", "one of 0, 1, 2, 3, 4, 5"),
-    "AdaRound": warn(ada("num_iteration : 100"), "2:1", "ada_quantize"),
+    "AdaRound": accept(ada("num_iteration : 100")),
     "AdaRound iterations": reject(ada("num_iteration : -1"), "3:17", "a whole number"),
     **{f"AdaRound {name} {value}": reject(ada(f"{name} : {value}"), "3:1", "between 0 and 1")
        for name in ("reg_param", "warm_start") for value in ("0", "1", "-0.5")},
     "AdaRound beta": reject(ada("beta_range_start : 2"), "3:1", "above beta_range_end, 2.0"),
     "AdaRound beta end": reject(ada("beta_range_end : 0"), "3:1", "above 0"),
-    **{f"DMQ {value}": warn(f"common_config {{\ndmq_balancer {{ migration_strength : {value} }} }}", "2:1", "dmq_balancer")
+    **{f"DMQ {value}": accept(f"common_config {{ dmq_balancer {{ migration_strength : {value} }} }}")
        for value in ("0.2", "0.5", "0.8")},
     **{f"DMQ {value}": reject(f"common_config {{ dmq_balancer {{ migration_strength : {value} }} }}", "1:32", "0.2 to 0.8")
        for value in ("0.19", "0.81", "1")},

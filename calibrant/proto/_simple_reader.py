@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 from calibrant.proto._block_reader import BlockReader, nuq_settings
 from calibrant.proto._dialect import Detected, detect
 from calibrant.proto._document import CONFIGURATION, Section, located, read_section, repetitions
-from calibrant.proto._unapplied import unapplied
 from calibrant.proto.settings import CalibrationBlock, NamedBlock, NuqSettings, TensorSettings
 from calibrant.proto.simple_config import ConfigNote, Dialect, PrecisionMode, QuantConfig
 
@@ -47,7 +46,7 @@ class _Reader:
         layers = self._overrides("override_layer_configs", "layer_name")
         common, conv, fc = map(self._block, ("common_config", "conv_calibration_config", "fc_calibration_config"))
         nuq, tensors = self._nuq(), self._tensors()
-        self.warnings.extend([*unapplied(root), *repetitions(root)])
+        self.warnings.extend(repetitions(root))
         return QuantConfig(
             batch_num=root.optional("batch_num"),
             activation_offset=root.value("activation_offset"),

@@ -1,7 +1,7 @@
 """AMCT's simple configuration (quant.cfg): protobuf text to frozen dataclasses.
 
 What AMCT accepts is accepted, with its rules: a value given twice counts as written last, an override replaces `common_config`
-as a whole. What is read but not applied, or looks wrong, becomes a `ConfigNote`; what cannot mean anything is a `ConfigError`.
+as a whole. What looks wrong becomes a `ConfigNote`; what cannot mean anything is a `ConfigError`.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class ConfigNote:
     """Something a reader of the configuration should know.
 
     Attributes:
-        severity: ``warn`` (read but not applied, or probably not what was meant) or ``info``.
+        severity: ``warn`` (probably not what was meant) or ``info``.
         message: one line that begins with ``file:line:column: ``.
     """
 
