@@ -2,13 +2,17 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 from calibrant.errors import ConfigError, nearest
 from calibrant.proto.json_config import COMMON_SUFFIX, GLOBAL_KEYS
 from calibrant.proto.layerwise import LayerwiseConfig
 from calibrant.proto.op_types import layer_type
+from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers.layer_settings import JSON, LAYER, Chosen
 from calibrant.quantizers.resolution import Resolution, examples
+from calibrant.stats.events import Event
 from calibrant.stats.model_nodes import ModelNode
 from calibrant.stats.tables import LayerRow
 
@@ -34,6 +38,15 @@ class LayerwiseResolution(Resolution):
     ) -> None:
         super().__init__(config, layers, nodes, nuq)
         self._json = config.json
+
+    def named_config(self) -> tuple[QuantConfig, tuple[Event, ...]]:
+        """Return the file in the words of a simple configuration, and what a person should know about it."""
+        plan = self.plan()
+        able = [row for row in self.layers if row.quantizable]
+        kept: dict[str, Any] = {one.name: getattr(self.config, one.name) for one in fields(QuantConfig)}
+        blocks = tuple((row.layer, chosen.block) for row in able for chosen in self._blocks(row))
+        skipped = tuple(row.layer for row in plan.rows if not row.enabled and row.enabled_decided_by != LAYER)
+        return QuantConfig(**{**kept, "override_layers": blocks, "skip_layers": skipped}), plan.events
 
     def _check_overridden_layers(self) -> None:
         for name in self._json.layers:
@@ -96,6 +109,25 @@ class LayerwiseResolution(Resolution):
 
     def _report_inert_override(self, row: LayerRow, rule: str) -> None:
         """Say nothing: the files hold the settings of disabled layers as well."""
+
+
+def named_config(
+    config: LayerwiseConfig, layers: Sequence[LayerRow], nodes: Mapping[str, ModelNode]
+) -> tuple[QuantConfig, tuple[Event, ...]]:
+    """Return a config.json in the words of a simple configuration: a block for each layer that it names, the rest skipped.
+
+    Args:
+        config: the file.
+        layers: the `layers` table of the prepared model.
+        nodes: the model's nodes by name.
+
+    Returns:
+        The configuration, and what a person should know about it.
+
+    Raises:
+        ConfigError: as `calibrant.quantizers.plan.resolve_plan`.
+    """
+    return LayerwiseResolution(config, layers, nodes, ()).named_config()
 
 
 def _is_nameless(row: LayerRow) -> bool:
