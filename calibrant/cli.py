@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calibrant.cli_config import config_app
 from calibrant.errors import CalibrantError, ConfigError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ app = typer.Typer(
     help="Quantization calibration for Ascend NPUs: ONNX and data in, statistics in SQL and Ascend-ready ONNX out.\n\n"
     "Example: calibrant run model.onnx --data samples.npz --config quant.cfg",
 )
+app.add_typer(config_app, name="config")
 
 
 class Keep(StrEnum):
@@ -45,7 +47,7 @@ class FailOn(StrEnum):
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The float ONNX model.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
 Data = Annotated[Path, typer.Option(help="Calibration samples: a .npz file or a folder of .npy files.")]
-Config = Annotated[Path | None, typer.Option(help="Simple configuration (quant.cfg); AMCT's defaults without it.")]
+Config = Annotated[Path | None, typer.Option(help="quant.cfg or config.json; AMCT's defaults without it.")]
 RunOption = Annotated[
     Path | None, typer.Option("--run", help="Run folder to make. [default: <model stem>.run]", show_default=False)
 ]

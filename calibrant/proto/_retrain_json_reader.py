@@ -47,6 +47,7 @@ class _Reader:
         self.root = root
         self.positions: dict[tuple[str, ...], str] = dict(root.positions())
         self.notes: list[ConfigNote] = []
+        self.pruned: list[str] = []
 
     def config(self, text: str) -> RetrainJson:
         root = self.root
@@ -59,6 +60,11 @@ class _Reader:
         layers = {name: self._layer(name) for name in root.members if name not in RETRAIN_KEYS}
         if not any(layer.retrain_enable or layer.regular_prune_enable for layer in layers.values()):
             root.fail(root.place, "no layer has retrain_enable: true; enable at least one")
+        if self.pruned:
+            count = f"{len(self.pruned)} layer{'s' if len(self.pruned) > 1 else ''}"
+            self._note(
+                self.pruned[0], f"regular_prune_config of {count} is read and kept, but calibrant prunes nothing"
+            )
         return RetrainJson(
             batch_num=batch_num,
             layers=layers,
@@ -150,9 +156,10 @@ class _Reader:
             part.fail(part.place, f"prune_type is missing; {' or '.join(_PRUNE_ALGORITHMS)} is expected")
         algorithm, own = _PRUNE_ALGORITHMS[kind]
         part.check_keys(("prune_type", "algo", *own))
+        if kind == "filter_prune" and "prune_ratio" not in part:
+            part.fail(part.place, "prune_ratio is missing; give the share of filters to leave out, between 0 and 1")
         if layer.boolean("regular_prune_enable"):
-            text = f"{layer.label}: regular_prune_config is read and kept, but calibrant prunes nothing"
-            self._note(layer.spot("regular_prune_config"), text)
+            self.pruned.append(layer.spot("regular_prune_config"))
         return RetrainJsonPrune(
             prune_type=cast("PruneType", kind),
             algo=part.text("algo", (algorithm,)),

@@ -3,12 +3,20 @@
 It is a `QuantConfig`, so that every stage takes it; the plan reads from it that layers are named one by one.
 """
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from calibrant.errors import ConfigError
-from calibrant.proto.json_config import JsonActivation, JsonConfig, JsonLayer, JsonWeight, format_json_config
+from calibrant.proto.json_config import (
+    COMMON_SUFFIX,
+    JsonActivation,
+    JsonConfig,
+    JsonLayer,
+    JsonWeight,
+    format_json_config,
+)
 from calibrant.proto.settings import (
     AdaSettings,
     ArqSettings,
@@ -73,6 +81,39 @@ def layerwise_config(config: JsonConfig) -> LayerwiseConfig:
         positions=_positions(config),
         json=config,
     )
+
+
+def layer_key(config: JsonConfig, layer: str, op_type: str) -> str | None:
+    """Return the key that speaks of a layer: its name, or that of its type where the model gives it no name; else None.
+
+    Example:
+        >>> config = JsonConfig(layers={"Conv::common": JsonLayer(True)})
+        >>> layer_key(config, "Conv_12", "Conv"), layer_key(config, "stem", "Conv")
+        ('Conv::common', None)
+    """
+    if layer in config.layers:
+        return layer
+    common = f"{op_type}{COMMON_SUFFIX}"
+    is_nameless = re.fullmatch(rf"{re.escape(op_type)}_\d+(_\d+)?", layer) is not None
+    return common if common in config.layers and is_nameless else None
+
+
+def simple_config_of(config: LayerwiseConfig, keys: Mapping[str, str | None] | None = None) -> QuantConfig:
+    """Return a config.json as a simple configuration.
+
+    Args:
+        config: the file.
+        keys: the layers of the model that can be quantized, each with the key that speaks of it. None: those that the file names;
+            then layers that it does not name are not skipped, and ``<Type>::common`` is left out.
+    """
+    named = [name for name in config.json.layers if not name.endswith(COMMON_SUFFIX)]
+    found = {name: name for name in named} if keys is None else keys
+    written = dict(config.override_layers)
+    enabled = {name for name, layer in config.json.layers.items() if layer.quant_enable}
+    kept = {one.name: getattr(config, one.name) for one in fields(QuantConfig)}
+    blocks = tuple((layer, written[key]) for layer, key in found.items() if key is not None)
+    skipped = tuple(layer for layer, key in found.items() if key not in enabled)
+    return QuantConfig(**{**kept, "skip_layers": skipped, "override_layers": blocks})
 
 
 def _or(value: bool | None, *, default: bool) -> bool:

@@ -1,0 +1,321 @@
+"""Configuration files as such: make one for a model, turn one kind into another, check one.
+
+Each function is the sub-command of ``calibrant config`` of the same name.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from calibrant.errors import ConfigError
+from calibrant.proto.any_config import (
+    ConfigFile,
+    calibration_config,
+    read_config,
+)
+from calibrant.proto.json_config import COMMON_SUFFIX, JsonConfig, format_json_config
+from calibrant.proto.layerwise import LayerwiseConfig, layer_key, layerwise_config, simple_config_of
+from calibrant.proto.op_types import Dialect
+from calibrant.proto.retrain_config import RetrainConfig, canonical_retrain_text
+from calibrant.proto.retrain_conversion import retrain_config_of
+from calibrant.proto.retrain_json import RetrainJson, format_retrain_json
+from calibrant.proto.simple_config import ConfigNote, QuantConfig, canonical_text
+from calibrant.stats.events import Event
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from calibrant.ingest.model import PreparedModel
+
+PathLike = str | os.PathLike[str]
+
+_UNNAMED = (
+    "layers that it does not name are not {}, but a simple configuration {} them; give the model (--model) to skip them"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenConfig:
+    """A configuration file that was written.
+
+    Attributes:
+        path: the file.
+        events: what a person should know of it.
+        updated_model: the copy of the model with a name for every node, or None.
+    """
+
+    path: Path
+    events: tuple[Event, ...]
+    updated_model: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedConfig:
+    """A configuration file that was read, and what it means for a model.
+
+    Attributes:
+        file: what the file is and says.
+        events: what a person should know.
+        plan: one row a layer; None without a model.
+    """
+
+    file: ConfigFile
+    events: tuple[Event, ...]
+    plan: "pl.DataFrame | None" = None
+
+
+class _Text(NamedTuple):
+    """The text of a configuration and what was said while it was made."""
+
+    text: str
+    events: Iterable[Event]
+
+
+def create_config(
+    model: PathLike,
+    *,
+    config: "PathLike | QuantConfig | JsonConfig | RetrainConfig | None" = None,
+    output: PathLike,
+    updated_model: PathLike | None = None,
+) -> WrittenConfig:
+    """Write the config.json of a model, as AMCT's create_quant_config does (and, for a retrain file, create_quant_retrain_config).
+
+    Every layer that can be quantized is written with all its values; skipped layers have ``quant_enable`` false.
+
+    Args:
+        model: the float ONNX model.
+        config: what to write instead of AMCT's defaults: a configuration of calibration, or one of retraining.
+        output: the config.json.
+        updated_model: where to write a copy of the model in which every node has a name of its own.
+
+    Raises:
+        ModelError, ConfigError: each names what is wrong, where, and what to do.
+
+    Example:
+        >>> create_config("model.onnx", config="quant.cfg", output="config.json")  # doctest: +SKIP
+    """
+    from calibrant.ingest.updated_model import write_updated_model
+    from calibrant.proto._files import write_text
+
+    path, copy = Path(output), None if updated_model is None else Path(updated_model)
+    _check_apart(model=Path(model), output=path, updated_model=copy)
+    settings = _given(config)
+    made = _retrain_text(settings, model) if isinstance(settings, RetrainConfig) else _json_text(settings, model)
+    events = list(made.events)
+    if copy is not None:
+        count = write_updated_model(Path(model), copy)
+        events.append(
+            Event("fit", "info", f"{copy}: {count} nodes have a new name; use this model with the configuration")
+        )
+    write_text(path, made.text)
+    return WrittenConfig(path, tuple(events), copy)
+
+
+def convert_config(
+    path: PathLike, output: PathLike, *, model: PathLike | None = None, dialect: Dialect | None = None
+) -> WrittenConfig:
+    """Turn a simple configuration into the config.json of a model, or a config.json into a simple configuration.
+
+    Args:
+        path: a configuration of calibration or of retraining; which one is told by its content.
+        output: the file to write.
+        model: the float ONNX model. A config.json names every layer, so that it needs one; a simple configuration gets the names
+            of the layers that the config.json leaves out from it.
+        dialect: whose type names a simple configuration uses; None: told by its content.
+
+    Raises:
+        ModelError, ConfigError: each names what is wrong, where, and what to do.
+
+    Example:
+        >>> convert_config("config.json", "quant.cfg")  # doctest: +SKIP
+    """
+    from calibrant.proto._files import write_text
+
+    _check_apart(config=Path(path), output=Path(output), model=None if model is None else Path(model))
+    file = read_config(path, dialect=dialect)
+    made = _converted(file, model)
+    found = Event("fit", "info", file.note)
+    write_text(Path(output), made.text)
+    return WrittenConfig(Path(output), (found, *made.events))
+
+
+def check_config(path: PathLike, *, model: PathLike | None = None, dialect: Dialect | None = None) -> CheckedConfig:
+    """Read a configuration of any kind, and resolve it against a model where one is given.
+
+    Args:
+        path: any configuration of AMCT's.
+        model: the float ONNX model.
+        dialect: whose type names a simple configuration uses; None: told by its content.
+
+    Raises:
+        ModelError, ConfigError: each names what is wrong, where, and what to do.
+
+    Example:
+        >>> check_config("quant.cfg", model="model.onnx").plan  # doctest: +SKIP
+    """
+    file = read_config(path, dialect=dialect)
+    found = Event("fit", "info", file.note)
+    config = file.config
+    if isinstance(config, QuantConfig | RetrainConfig):
+        config.check_types()
+    if model is None or not isinstance(config, QuantConfig | JsonConfig | RetrainConfig | RetrainJson):
+        notes = calibration_config(config).notes if isinstance(config, JsonConfig) else config.notes
+        return CheckedConfig(file, (found, *_events(notes)))
+    plan, events = _plan_of(config, model)
+    return CheckedConfig(file, (found, *events), plan)
+
+
+# Reading
+
+
+def _given(config: "PathLike | QuantConfig | JsonConfig | RetrainConfig | None") -> QuantConfig | RetrainConfig:
+    if config is None:
+        return QuantConfig()
+    if isinstance(config, RetrainConfig):
+        return config
+    if isinstance(config, QuantConfig | JsonConfig):
+        return calibration_config(config)
+    file = read_config(config)
+    if isinstance(file.config, QuantConfig | JsonConfig):
+        return calibration_config(file.config)
+    if isinstance(file.config, RetrainConfig):
+        return file.config
+    message = f"{file.note}; a config.json is made from a simple configuration or a config.json of calibration"
+    raise ConfigError(message)
+
+
+def _check_apart(**paths: Path | None) -> None:
+    """Refuse to write over what is read, and two files to one place."""
+    seen: dict[Path, str] = {}
+    for name, path in paths.items():
+        if path is None:
+            continue
+        if (other := seen.get(path.resolve())) is not None:
+            words = " and ".join(one.replace("_", " ") for one in (other, name))
+            message = f"{path}: {words} are the same file; give another path"
+            raise ConfigError(message)
+        seen[path.resolve()] = name
+
+
+def _events(notes: Sequence[ConfigNote]) -> tuple[Event, ...]:
+    return tuple(Event("fit", note.severity, note.message) for note in notes)
+
+
+def _prepared(model: PathLike, config: QuantConfig | None = None) -> "PreparedModel":
+    from calibrant.ingest.model import prepare_model
+
+    if config is None:
+        return prepare_model(Path(model))
+    return prepare_model(Path(model), do_fusion=config.do_fusion, skip_fusion_layers=config.skip_fusion_layers)
+
+
+# Making
+
+
+def _converted(file: ConfigFile, model: PathLike | None) -> _Text:
+    config = file.config
+    if isinstance(config, JsonConfig):
+        return _simple_text(layerwise_config(config), model)
+    if isinstance(config, RetrainJson):
+        return _simple_retrain_text(config, model)
+    if not isinstance(config, QuantConfig | RetrainConfig):
+        message = f"{file.note}; it names a configuration, convert that one"
+        raise ConfigError(message)
+    if model is None:
+        message = f"{file.note}; a config.json names every layer of a model, give the model (--model)"
+        raise ConfigError(message)
+    return _retrain_text(config, model) if isinstance(config, RetrainConfig) else _json_text(config, model)
+
+
+def _json_text(config: QuantConfig, model: PathLike) -> _Text:
+    from calibrant.handover import check_plan
+    from calibrant.quantizers.plan import json_config
+
+    prepared = _prepared(model, config)
+    plan = check_plan(config, prepared)
+    events = [*prepared.events, *plan.events]
+    if config.batch_num is None:
+        text = (
+            "batch_num is written as 1, AMCT's default; it limits a calibration to one batch, raise it to use more data"
+        )
+        events.append(Event("fit", "info", text))
+    return _Text(format_json_config(json_config(config, plan)), events)
+
+
+def _retrain_text(config: RetrainConfig, model: PathLike) -> _Text:
+    from calibrant.ingest.layers import layer_rows_of
+    from calibrant.quantizers.retrain_layers import retrain_layers
+
+    prepared = _prepared(model)
+    found = retrain_layers(config, layer_rows_of(prepared, None))
+    return _Text(format_retrain_json(found.json), (*prepared.events, *found.events))
+
+
+def _simple_text(config: LayerwiseConfig, model: PathLike | None) -> _Text:
+    from calibrant.handover import check_plan
+
+    if model is None:
+        return _Text(canonical_text(simple_config_of(config)), (*_events(config.notes), *_losses(config)))
+    prepared = _prepared(model, config)
+    plan = check_plan(config, prepared)
+    layers = [layer for layer in prepared.layers if layer.quantizable]
+    keys = {layer.name: layer_key(config.json, layer.name, layer.op_type) for layer in layers}
+    return _Text(canonical_text(simple_config_of(config, keys)), (*prepared.events, *plan.events))
+
+
+def _losses(config: LayerwiseConfig) -> list[Event]:
+    """Say what a simple configuration without the model cannot say of a config.json."""
+    source = config.source or "config.json"
+    text = f"{source}: {_UNNAMED.format('quantized', 'quantizes')}"
+    common = [name for name in config.json.layers if name.endswith(COMMON_SUFFIX)]
+    left_out = [
+        f"{config.json.where(name)}: '{name}' is left out; give the model (--model) to apply it" for name in common
+    ]
+    return [Event("fit", "info", text), *(Event("fit", "warn", one) for one in left_out)]
+
+
+def _simple_retrain_text(config: RetrainJson, model: PathLike | None) -> _Text:
+    from calibrant.ingest.layers import layer_rows_of
+    from calibrant.quantizers.retrain_layers import check_retrain_json
+
+    if model is None:
+        text = f"{config.source}: {_UNNAMED.format('trained', 'trains')}"
+        simple = retrain_config_of(config)
+        return _Text(canonical_retrain_text(simple), (*_events(simple.notes), Event("fit", "info", text)))
+    rows = layer_rows_of(_prepared(model), None)
+    events = check_retrain_json(config, rows)
+    absent = [row.layer for row in rows if row.quantizable and row.layer not in config.layers]
+    simple = retrain_config_of(config, absent)
+    return _Text(canonical_retrain_text(simple), (*_events(simple.notes), *events))
+
+
+# Plans
+
+
+def _plan_of(
+    config: QuantConfig | JsonConfig | RetrainConfig | RetrainJson, model: PathLike
+) -> "tuple[pl.DataFrame, tuple[Event, ...]]":
+    if isinstance(config, QuantConfig | JsonConfig):
+        from calibrant.handover import check_plan
+
+        settings = calibration_config(config)
+        prepared = _prepared(model, settings)
+        plan = check_plan(settings, prepared)
+        return plan.frame("default"), (*prepared.events, *plan.events)
+    return _retrain_plan(config, model)
+
+
+def _retrain_plan(config: RetrainConfig | RetrainJson, model: PathLike) -> "tuple[pl.DataFrame, tuple[Event, ...]]":
+    from calibrant.ingest.layers import layer_rows_of
+    from calibrant.quantizers.retrain_layers import check_retrain_json, retrain_frame, retrain_layers
+
+    rows = layer_rows_of(_prepared(model), None)
+    if isinstance(config, RetrainJson):
+        return retrain_frame(config, rows), (*_events(config.notes), *check_retrain_json(config, rows))
+    found = retrain_layers(config, rows)
+    return retrain_frame(found.json, rows), found.events
+
+
+__all__ = ["CheckedConfig", "WrittenConfig", "check_config", "convert_config", "create_config"]
