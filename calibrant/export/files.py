@@ -3,7 +3,7 @@
 import errno
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from calibrant.export.deploy import build_deploy
 from calibrant.export.fake_quant import build_fake_quant
 from calibrant.export.quant_map import format_quant_map
 from calibrant.export.quantized_layer import EncodedLayer, QuantizedLayer, encode_layer
+from calibrant.export.record_layers import kept_apart
 from calibrant.ingest.model import PreparedModel
 from calibrant.proto.record import RecordEntry, format_record
 
@@ -59,6 +60,17 @@ def export_files(prefix: Path | str) -> ExportedFiles:
     return ExportedFiles(*(folder / f"{start}{name}" for name in names))
 
 
+def absolute_prefix(prefix: Path | str) -> str:
+    """Return the same prefix as an absolute path; an empty base name keeps its slash.
+
+    Example:
+        >>> absolute_prefix("out/") == f"{Path('out').resolve()}/", absolute_prefix("..") == f"{Path('..').resolve()}/"
+        (True, True)
+    """
+    folder, base = _split(prefix)
+    return f"{folder.resolve()}/{base}"
+
+
 def write_export(
     prepared: PreparedModel, quantized: Sequence[QuantizedLayer], prefix: Path | str, config_json: str
 ) -> ExportedFiles:
@@ -79,7 +91,7 @@ def write_export(
     deploy, placements = build_deploy(prepared, encoded)
     fake_quant, _ = build_fake_quant(prepared, encoded)
     quant_map = format_quant_map(deploy, placements, prepared.original_nodes, _split(prefix)[1])
-    record = format_record(record_entries(encoded))
+    record = format_record(record_entries(encoded, kept_apart(prepared)))
     writers: dict[str, Callable[[Path], None]] = {
         files.fake_quant.name: lambda path: _save_model(fake_quant, path),
         files.deploy.name: lambda path: _save_model(deploy, path),
@@ -91,8 +103,8 @@ def write_export(
     return files
 
 
-def record_entries(encoded: Sequence[EncodedLayer]) -> list[RecordEntry]:
-    """Return the record of these layers, in their order."""
+def record_entries(encoded: Sequence[EncodedLayer], unfused: Collection[str] = ()) -> list[RecordEntry]:
+    """Return the record of these layers, in their order; those of `unfused` say that they were not fused."""
     return [
         RecordEntry(
             key=item.layer.name,
@@ -103,6 +115,7 @@ def record_entries(encoded: Sequence[EncodedLayer]) -> list[RecordEntry]:
             act_type=f"INT{item.quantized.data_bits}",
             wts_type=f"INT{item.quantized.weight_bits}",
             op_data_type=item.float_type.upper(),
+            skip_fusion=True if item.layer.name in unfused else None,
         )
         for item in encoded
     ]
@@ -119,9 +132,9 @@ def _check_layers(quantized: Sequence[QuantizedLayer]) -> None:
 
 
 def _split(prefix: Path | str) -> tuple[Path, str]:
-    """Split a prefix into folder and base name; a text that ends in a slash has no base name."""
+    """Split a prefix into folder and base name; a text that ends in a slash, or as ``.`` and ``..`` do, has no base name."""
     text = str(prefix)
-    if text.endswith(("/", "\\")) or Path(text).name == "":
+    if text.endswith(("/", "\\")) or Path(text).name in ("", ".."):
         return Path(text), ""
     return Path(text).parent, Path(text).name
 
