@@ -5,7 +5,7 @@ block speaks of more layers than this one. Limits: `calibrant.quantizers.layer_l
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from calibrant.errors import ConfigError
@@ -329,7 +329,7 @@ def _weight_plan(settings: WeightSettings, bits: int, *, channel_wise: bool, asy
     if isinstance(settings, NuqSettings):
         return WeightPlan("nuq", bits, channel_wise, asymmetric, settings.num_steps, settings.num_of_iteration)
     if isinstance(settings, AdaSettings):
-        return WeightPlan("ada", bits, channel_wise, asymmetric, ada=settings)
+        return WeightPlan("ada", bits, channel_wise, asymmetric, ada=replace(settings, channel_wise=channel_wise))
     return WeightPlan("arq", bits, channel_wise, asymmetric)
 
 
