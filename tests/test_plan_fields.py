@@ -736,10 +736,8 @@ def test_layers_that_a_config_json_leaves_out_stay_in_float() -> None:
     plan = json_plan('{"conv":{"quant_enable":true},"fc":{"quant_enable":false},"proj":{}}')
     assert [row.layer for row in plan.enabled] == ["conv"]
     assert cells(plan, "conv")["enabled_decided_by"] == "config.json"
-    assert (
-        cells(plan, "fc")["reason"] == "quant_enable is false (config.json:1:36)"
-        or "quant_enable is false" in cells(plan, "fc")["reason"]
-    )
+    assert cells(plan, "fc")["reason"] == "quant_enable is false (config.json:1:37)"
+    assert cells(plan, "proj")["reason"] == "quant_enable is not written (config.json:1:59)"
     assert cells(plan, "up")["reason"] == "not in config.json"
 
 
