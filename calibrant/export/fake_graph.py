@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from calibrant.errors import ExportError
 from calibrant.export.integer_layers import Array
+from calibrant.export.model_inputs import check_feeds
 from calibrant.export.proto_graph import run_session, session_of
 from calibrant.export.static_shapes import elements_of
 
@@ -166,7 +167,12 @@ class FakeRunner:
         self.outputs: dict[str, Array] = {}
 
     def start(self, feeds: Mapping[str, Array]) -> None:
-        """Begin with another feed; the model's own outputs for it are in `outputs` from here on."""
+        """Begin with another feed; the model's own outputs for it are in `outputs` from here on.
+
+        Raises:
+            DataError: an input is missing, unknown or of another type or shape, or onnxruntime fails on it.
+        """
+        check_feeds(self._model.graph, feeds)
         if not self._exposed:
             self._group(feeds)
         self._feeds = feeds

@@ -114,21 +114,40 @@ class IntegerLayer:
         """Groups of a convolution, else 1."""
         return int(self.attributes.get("group", 1))
 
-    def greatest_sum_bound(self, data: Array) -> float:
-        """Bound B, the greatest ``sum(|x'| |w_q|) + |b_q|``, by ``max|x'|`` times the weights' absolute sums."""
+    def greatest_sum_bounds(self, data: Array) -> Float64Array:
+        """Bound B, the greatest ``sum(|x'| |w_q|) + |b_q|`` of each output channel, by ``max|x'|`` times its weights' sum.
+
+        Args:
+            data: codes without offset.
+
+        Returns:
+            shape (C,).
+        """
         peak = float(max(data.max(initial=0), -data.min(initial=0)))
         if self.weight is None:
-            return peak * self.terms
-        sums = self._absolute_sums() * peak
-        return float((sums + self._absolute_bias()).max(initial=0))
+            return np.full(data.shape[1], peak * self.terms)
+        return self._absolute_sums() * peak + self._absolute_bias()
 
-    def greatest_sum(self, data: Array) -> float:
-        """Measure B on data: the same layer on absolute values."""
+    def greatest_sums(self, data: Array) -> Float64Array:
+        """Measure B of each output channel on data: the same layer on absolute values.
+
+        Args:
+            data: codes without offset.
+
+        Returns:
+            shape (C,).
+        """
         if self.weight is None:
-            return float(self._accumulate(np.abs(data), None, None, np.float64)[0].max(initial=0))
+            return self.channel_maxima(self._accumulate(np.abs(data), None, None, np.float64)[0])
         bias = None if self.bias is None else np.abs(self.bias.astype(np.float64))
         total, _ = self._accumulate(np.abs(data), np.abs(self.weight.astype(np.int16)), bias, np.float64)
-        return float(total.max(initial=0))
+        return self.channel_maxima(total)
+
+    def channel_maxima(self, values: Array) -> Float64Array:
+        """Return the greatest of each output channel in values of the layer's output shape, at least 0; shape (C,)."""
+        axis = values.ndim - 1 if self.op_type in {"Gemm", "MatMul"} else 1
+        others = tuple(other for other in range(values.ndim) if other != axis)
+        return np.asarray(values.max(axis=others, initial=0), np.float64)
 
     def accumulate(self, data: Array) -> tuple[Array, Array | None]:
         """Return the accumulators, exact integers in a float type, and the window counts of an AveragePool.
@@ -136,7 +155,7 @@ class IntegerLayer:
         Args:
             data: codes without offset, integers in a float type.
         """
-        number = working_type(self.greatest_sum_bound(data))
+        number = working_type(float(self.greatest_sum_bounds(data).max(initial=0)))
         return self._accumulate(data, self.weight, self.bias, number)
 
     def dequantize(self, total: Array, counts: Array | None) -> Array:
@@ -207,7 +226,7 @@ class IntegerLayer:
         return np.asarray(weight.sum(axis=-2), np.float64)
 
     def _absolute_bias(self) -> Float64Array:
-        return np.zeros(1) if self.bias is None else np.abs(self.bias.astype(np.float64))
+        return np.zeros(1) if self.bias is None else np.abs(self.bias.astype(np.float64)).reshape(-1)
 
     def _required_weight(self) -> Array:
         if self.weight is None:

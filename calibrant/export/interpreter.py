@@ -15,9 +15,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from calibrant.errors import DataError, ExportError, nearest
+from calibrant.errors import ExportError
 from calibrant.export.deploy_graph import DeployGraph, take_apart
 from calibrant.export.integer_layers import Array, IntegerLayer, Quantizer
+from calibrant.export.model_inputs import check_feeds
 from calibrant.export.proto_graph import part_of, run_session, session_of, values_read
 
 if TYPE_CHECKING:
@@ -76,22 +77,12 @@ class Interpreter:
         return tuple(step for step in self._steps if isinstance(step, IntegerLayer))
 
     def check(self, feeds: Mapping[str, Array]) -> None:
-        """Compare the names of feeds with the model's inputs.
+        """Compare feeds with the model's inputs.
 
         Raises:
-            DataError: one is missing or unknown.
+            DataError: one is missing or unknown, or has another type or shape than the model declares.
         """
-        graph = self.graph.model.graph
-        constants = {tensor.name for tensor in graph.initializer}
-        names = [value.name for value in graph.input if value.name not in constants]
-        for name in names:
-            if name not in feeds:
-                message = f"input '{name}' is missing; the data has {sorted(feeds)}{nearest(name, feeds)}"
-                raise DataError(message)
-        for name in feeds:
-            if name not in names:
-                message = f"the model has no input '{name}'{nearest(name, names)}"
-                raise DataError(message)
+        check_feeds(self.graph.model.graph, feeds)
 
     def run(self, feeds: Mapping[str, Array], observe: Observer | None = None) -> dict[str, Array]:
         """Compute the model's outputs.
@@ -101,7 +92,7 @@ class Interpreter:
             observe: called with each quantized layer as it is computed.
 
         Raises:
-            DataError: an input is missing or unknown, or a quantized value is NaN.
+            DataError: an input is missing, unknown or of another type or shape, or a quantized value is NaN.
         """
         graph = self.graph.model.graph
         self.check(feeds)

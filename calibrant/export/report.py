@@ -1,6 +1,6 @@
 """What verify found: one row a layer, the end-to-end distance, and everything that is wrong."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
 
 import polars as pl
@@ -11,9 +11,10 @@ LEAST_SQNR_DB = 60.0  # end to end, interpreter against fake-quant model
 
 _SCHEMA = pl.Schema(
     {
-        "layer": pl.String(), "op_type": pl.String(), "terms": pl.Int64(), "greatest_sum": pl.Float64(),
+        "layer": pl.String(), "op_type": pl.String(), "terms": pl.Int64(), "channels": pl.Int64(),
+        "exact_channels": pl.Int64(), "equal_channels": pl.Int64(), "greatest_sum": pl.Float64(),
         "measured": pl.Boolean(), "exact": pl.Boolean(), "bit_equal": pl.Boolean(), "worst_error": pl.Float64(),
-        "allowed_error": pl.Float64(), "passed": pl.Boolean(), "failure": pl.String(),
+        "allowed_error": pl.Float64(), "worst_ratio": pl.Float64(), "passed": pl.Boolean(), "failure": pl.String(),
     }
 )  # fmt: skip
 
@@ -22,29 +23,47 @@ _SCHEMA = pl.Schema(
 class LayerCheck:
     """How one layer's fake-quant output compares with exact integers, over all feeds.
 
+    B of an output channel is the greatest sum of ``|x'| |w_q| + |b_q|``; the channel is exact where B <= 2**24. An output of an exact
+    channel may not differ at all, one of another channel by ``(K + 4) * 2**-24 * B * scale_d * scale_w``.
+
     Attributes:
         layer: node name.
         op_type: Conv, ConvTranspose, Gemm, MatMul or AveragePool.
         terms: K, how many products one accumulator adds up, the bias included.
-        greatest_sum: B, the greatest sum of |x'| |w_q| + |b_q|.
+        channels: output channels.
+        exact_channels: how many of them are exact.
+        equal_channels: how many of them are equal bit for bit.
+        greatest_sum: greatest B of a channel.
         measured: whether B was measured; else it is a bound from max|x'| and the weights.
-        exact: whether B <= 2**24, so that float32 is exact and the outputs must be equal bit for bit.
-        bit_equal: whether they are.
-        worst_error: greatest absolute difference.
-        allowed_error: 0 where exact, else the greatest ``K * 2**-24 * B * scale_d * scale_w``.
+        worst_error: greatest absolute difference of an output.
+        allowed_error: 0 where all channels are exact, else the most that one of the others is allowed, by its own B and scale.
+        worst_ratio: greatest error of a channel by what that very channel is allowed: above 1 fails; infinite where an exact
+            channel differs, 0 where nothing does.
         failures: what is wrong; empty where the layer passed.
     """
 
     layer: str
     op_type: str
     terms: int
+    channels: int
+    exact_channels: int
+    equal_channels: int
     greatest_sum: float
     measured: bool
-    exact: bool
-    bit_equal: bool
     worst_error: float
     allowed_error: float
+    worst_ratio: float
     failures: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every channel is exact, so that all outputs must be equal bit for bit."""
+        return self.exact_channels == self.channels
+
+    @property
+    def bit_equal(self) -> bool:
+        """Whether every output is equal bit for bit."""
+        return self.equal_channels == self.channels
 
     @property
     def passed(self) -> bool:
@@ -87,10 +106,11 @@ class VerifyReport:
     def frame(self) -> pl.DataFrame:
         """Return the checks as a table, one row a layer."""
         rows = [
-            {**asdict(check), "passed": check.passed, "failure": "; ".join(check.failures) or None}
+            {name: getattr(check, name) for name in _SCHEMA if name != "failure"}
+            | {"failure": "; ".join(check.failures) or None}
             for check in self.layers
         ]
-        return pl.DataFrame([{name: row[name] for name in _SCHEMA} for row in rows], schema=_SCHEMA)
+        return pl.DataFrame(rows, schema=_SCHEMA)
 
     def summary(self) -> str:
         """Return one line: how many layers are bit-equal, the SQNR, and the number of faults and warnings."""

@@ -1,11 +1,10 @@
 """Prove the two exported models against each other: layer by layer on equal codes in exact integers, and end to end.
 
-For each layer B is the greatest sum of ``|x'| |w_q| + |b_q|``. Where B <= 2**24 float32 holds every partial sum exactly and the
-fake-quant output must equal the integer computation bit for bit; where it is larger, within ``K * 2**-24 * B * deq``, K being the
-number of accumulated terms.
+What a layer's outputs may differ by is in `calibrant.export.layer_tally`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf, log10, nan
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from calibrant.errors import DataError, EmptyDataError, ExportError
 from calibrant.export.deploy_graph import DeployGraph
 from calibrant.export.fake_graph import FakeLayer, FakeReader, FakeRunner
 from calibrant.export.files import ExportedFiles
-from calibrant.export.integer_kernels import EXACT_FLOAT32
 from calibrant.export.integer_layers import Array, IntegerLayer, Quantizer
 from calibrant.export.interpreter import Interpreter, LayerRun, run_layer
+from calibrant.export.layer_tally import LayerTally
 from calibrant.export.lint import Finding, lint_deploy
 from calibrant.export.report import LayerCheck, VerifyReport
 from calibrant.proto.record import RecordEntry, read_record
@@ -54,7 +53,7 @@ def verify_export(files: ExportedFiles, inputs: Sequence[Feeds], progress: Progr
     deploy, record = _load(files.deploy), read_record(files.record)
     findings = list(lint_deploy(deploy, record))
     try:
-        comparison = _Comparison(Interpreter(deploy), files.fake_quant, {entry.key: entry for entry in record})
+        comparison = _Comparison(Interpreter(deploy), files, {entry.key: entry for entry in record})
         _compare_all(comparison, inputs, progress)
     except ExportError as error:
         findings.append(Finding("error", "models", str(error)))
@@ -74,18 +73,29 @@ def _compare_all(comparison: "_Comparison", inputs: Sequence[Feeds], progress: P
     progress("verify", len(inputs), len(inputs))
 
 
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """Say which model does not take a sample, and what to do."""
+    try:
+        yield
+    except DataError as error:
+        message = f"the model at '{path}' does not take it: {error}; verify on samples of this model, or give the prefix of theirs"
+        raise DataError(message) from error
+
+
 class _Comparison:
     """Both models, run feed by feed."""
 
-    def __init__(self, interpreter: Interpreter, fake_quant: Path, record: Mapping[str, RecordEntry]) -> None:
+    def __init__(self, interpreter: Interpreter, files: ExportedFiles, record: Mapping[str, RecordEntry]) -> None:
         self._interpreter = interpreter
         self._graph = interpreter.graph
-        reader = FakeReader(_load(fake_quant))
+        self._files = files
+        reader = FakeReader(_load(files.fake_quant))
         self._fakes = {
             layer.name: reader.layer(layer.name, layer.bias_node, half=layer.half) for layer in interpreter.layers
         }
-        self._runner = FakeRunner(fake_quant, list(self._fakes.values()))
-        self._tallies = {layer.name: _Tally(layer) for layer in interpreter.layers}
+        self._runner = FakeRunner(files.fake_quant, list(self._fakes.values()))
+        self._tallies = {layer.name: LayerTally(layer) for layer in interpreter.layers}
         self._outputs = _Distance()
         for layer in interpreter.layers:
             constants = _constant_faults(self._graph, layer, self._fakes[layer.name], record.get(layer.name))
@@ -94,8 +104,10 @@ class _Comparison:
     def feed(self, feeds: Feeds) -> None:
         """Compare both models on one feed."""
         filled = _fill_batch(feeds, self._graph.model.graph)
-        self._interpreter.check(filled)
-        self._runner.start(filled)
+        with _refusals(self._files.deploy):
+            self._interpreter.check(filled)
+        with _refusals(self._files.fake_quant):
+            self._runner.start(filled)
         outputs = self._interpreter.run(filled, self._observe)
         for name, expected in self._runner.outputs.items():
             self._outputs.add(name, outputs[name], expected)
@@ -120,59 +132,6 @@ class _Comparison:
             tally.fail("the fake-quant codes are not clip(rint(x * scale) + offset) - offset")
         exact = done if np.array_equal(done.data, data) else run_layer(layer, data)
         tally.compare(exact, output)
-
-
-class _Tally:
-    """One layer's comparison over all feeds."""
-
-    def __init__(self, layer: IntegerLayer) -> None:
-        self._layer = layer
-        self._failures: dict[str, None] = {}
-        self._greatest, self._measured, self._exact = 0.0, False, True
-        self._equal, self._worst, self._allowed = True, 0.0, 0.0
-
-    def fail(self, *failures: str) -> None:
-        """Note what is wrong, each thing once."""
-        self._failures.update(dict.fromkeys(failures))
-
-    def compare(self, exact: LayerRun, output: Array) -> None:
-        """Compare exact integers with the fake-quant output on the same codes."""
-        if not exact.fits_int32:
-            self.fail("an accumulator leaves int32")
-        if exact.output.shape != output.shape:
-            self.fail(f"shape {output.shape} in the fake-quant model, {exact.output.shape} in exact integers")
-            return
-        greatest = self._greatest_sum(exact.data)
-        equal = bool(np.array_equal(exact.output, output))
-        error = np.abs(exact.output.astype(np.float64) - output.astype(np.float64))
-        self._equal, self._worst = self._equal and equal, max(self._worst, float(error.max(initial=0)))
-        if greatest > EXACT_FLOAT32:
-            self._compare_inexact(error, greatest)
-        elif not equal:
-            self.fail(f"{np.mean(exact.output != output):.2%} of the outputs differ although float32 is exact here")
-
-    def check(self) -> LayerCheck:
-        """Return the row of the report."""
-        return LayerCheck(
-            layer=self._layer.name, op_type=self._layer.op_type, terms=self._layer.terms, greatest_sum=self._greatest,
-            measured=self._measured, exact=self._exact, bit_equal=self._equal, worst_error=self._worst,
-            allowed_error=self._allowed, failures=tuple(self._failures),
-        )  # fmt: skip
-
-    def _greatest_sum(self, data: Array) -> float:
-        greatest = self._layer.greatest_sum_bound(data)
-        if greatest > EXACT_FLOAT32:
-            greatest, self._measured = self._layer.greatest_sum(data), True
-        self._greatest = max(self._greatest, greatest)
-        self._exact = self._greatest <= EXACT_FLOAT32
-        return greatest
-
-    def _compare_inexact(self, error: Array, greatest: float) -> None:
-        scale = self._layer.dequant_scale.astype(np.float64)
-        allowed = self._layer.terms * 2.0**-24 * greatest * scale
-        self._allowed = max(self._allowed, float(allowed.max()))
-        if np.any(error > self._layer.along_channels(allowed, error.ndim)):
-            self.fail("an output is further from exact integers than K * 2^-24 * B * deq")
 
 
 class _Distance:
