@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibrant.cli_config import config_app
+from calibrant.cli_config import DialectName, config_app
 from calibrant.errors import CalibrantError, ConfigError
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from calibrant.export.files import ExportedFiles
+    from calibrant.ingest.data import Data as Samples
+    from calibrant.pipeline import Config as Configuration
     from calibrant.stats.run import Run
 
 app = typer.Typer(
@@ -47,6 +50,10 @@ class FailOn(StrEnum):
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The float ONNX model.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
 Data = Annotated[Path, typer.Option(help="Calibration samples: a .npz file or a folder of .npy files.")]
+DialectOption = Annotated[
+    DialectName | None,
+    typer.Option("--dialect", help="Whose type names the configuration uses. [default: told by the file]"),
+]
 Config = Annotated[Path | None, typer.Option(help="quant.cfg or config.json; AMCT's defaults without it.")]
 RunOption = Annotated[
     Path | None, typer.Option("--run", help="Run folder to make. [default: <model stem>.run]", show_default=False)
@@ -138,13 +145,15 @@ def _print_quality(run: "Run", fit: str) -> None:
 
 
 def _print_files(run: "Run", fit: str) -> None:
-    from calibrant.console import print_line
     from calibrant.export.files import export_files
 
-    prefix = run.info.fits[fit].prefix
-    if prefix is None:
-        return
-    files = export_files(prefix)
+    if (prefix := run.info.fits[fit].prefix) is not None:
+        _print_paths(export_files(prefix))
+
+
+def _print_paths(files: "ExportedFiles") -> None:
+    from calibrant.console import print_line
+
     print_line("fake_quant_model", files.fake_quant.resolve())
     print_line("deploy_model", files.deploy.resolve())
     print_line("record", files.record.resolve())
@@ -152,10 +161,36 @@ def _print_files(run: "Run", fit: str) -> None:
     print_line("config", files.config.resolve())
 
 
+def _configuration(config: Path | None, dialect: DialectName | None) -> "Configuration | None":
+    """Read the configuration here where the caller forces its dialect; else the stages read it."""
+    if config is None or dialect is None:
+        return config
+    from calibrant.proto.any_config import read_calibration_config
+
+    return read_calibration_config(config, dialect=dialect.value)
+
+
+def _run_inputs(data: Path | None, config: Path | None, atc_job: Path | None) -> "tuple[Samples, Path | None]":
+    """Return data and configuration from the options, or from ATC's job file."""
+    if (data is None) == (atc_job is None):
+        raise typer.BadParameter("give either --data or --compression-optimize-conf", param_hint="--data")  # noqa: EM101
+    if data is not None:
+        return data, config
+    from calibrant.atc import read_atc_job
+    from calibrant.console import print_note
+
+    job = read_atc_job(Path(str(atc_job)))
+    for note in job.notes:
+        print_note(note.severity, None, note.message)
+    return job.data, config or job.config
+
+
 @app.command("run")
 def run_command(
     model: Model,
-    data: Data,
+    data: Annotated[
+        Path | None, typer.Option(help="Calibration samples: a .npz file or a folder of .npy files.")
+    ] = None,
     config: Config = None,
     run: RunOption = None,
     prefix: Prefix = None,
@@ -165,6 +200,10 @@ def run_command(
     fit: Fit = "default",
     restart: Restart = False,
     fail_on: Fail = None,
+    dialect: DialectOption = None,
+    compression_optimize_conf: Annotated[
+        Path | None, typer.Option(help="ATC's job file, in the place of --data and --config.")
+    ] = None,
 ) -> None:
     """Capture, fit, export and verify in one go.
 
@@ -173,10 +212,11 @@ def run_command(
     from calibrant import pipeline
     from calibrant.console import print_line, progress_bar
 
+    samples, chosen = _run_inputs(data, config, compression_optimize_conf)
     with progress_bar() as progress:
         done = pipeline.run(
-            model, data, run=run, config=config, batch_size=batch_size, keep=keep.value,
-            fix_input=_fixed_inputs(fix_input), prefix=prefix, fit=fit, restart=restart, progress=progress,
+            model, samples, run=run, config=_configuration(chosen, dialect), batch_size=batch_size,
+            keep=keep.value, fix_input=_fixed_inputs(fix_input), prefix=prefix, fit=fit, restart=restart, progress=progress,
         )  # fmt: skip
     print_line("run", done.path.resolve())
     _print_files(done, fit)
@@ -195,6 +235,7 @@ def capture(
     fix_input: FixInput = None,
     restart: Restart = False,
     fail_on: Fail = None,
+    dialect: DialectOption = None,
 ) -> None:
     """Run the float model over the data and keep activations and statistics.
 
@@ -205,7 +246,7 @@ def capture(
 
     with progress_bar() as progress:
         done = pipeline.capture(
-            model, data, run=run or Path(f"{model.stem}.run"), config=config, batch_size=batch_size, keep=keep.value,
+            model, data, run=run or Path(f"{model.stem}.run"), config=_configuration(config, dialect), batch_size=batch_size, keep=keep.value,
             fix_input=_fixed_inputs(fix_input), restart=restart, progress=progress,
         )  # fmt: skip
     print_line("run", done.path.resolve())
@@ -219,6 +260,7 @@ def plan(
     fix_input: FixInput = None,
     form: TableFormat = "table",
     output: Output = None,
+    dialect: DialectOption = None,
 ) -> None:
     """Show what a configuration means for each layer of a model, and which rule decided; nothing is run.
 
@@ -227,7 +269,7 @@ def plan(
     from calibrant import pipeline
     from calibrant.console import print_frame, print_note
 
-    rows, events = pipeline.plan(model, config=config, fix_input=_fixed_inputs(fix_input))
+    rows, events = pipeline.plan(model, config=_configuration(config, dialect), fix_input=_fixed_inputs(fix_input))
     for event in events:
         print_note(event.severity, event.layer, event.message)
     print_frame(rows, form, output)
@@ -256,6 +298,7 @@ def fit(
         bool, typer.Option("--exact", help="Search on the raw activations instead of the histograms.")
     ] = False,
     fail_on: Fail = None,
+    dialect: DialectOption = None,
 ) -> None:
     """Fit scales again on an existing run, without inference.
 
@@ -265,14 +308,23 @@ def fit(
     from calibrant.console import print_line, progress_bar
 
     with progress_bar() as progress:
-        done = pipeline.fit(run, config=config, name=name, exact=exact, progress=progress)
+        done = pipeline.fit(run, config=_configuration(config, dialect), name=name, exact=exact, progress=progress)
     print_line("run", done.path.resolve())
     print_line("fit", name)
     _show_events(done, fail_on)
 
 
 @app.command()
-def export(run: RunFolder, fit: Fit = "default", prefix: Prefix = None) -> None:
+def export(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder.", show_default=False)] = None,
+    fit: Fit = "default",
+    prefix: Prefix = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Export the scales of this record.txt instead of a run's.")
+    ] = None,
+    model: Annotated[Path | None, typer.Option(help="The float model that the record belongs to.")] = None,
+    fix_input: FixInput = None,
+) -> None:
     """Write the fake-quant model, the deploy model, the record, the node map and the configuration.
 
     Example: calibrant export model.run --fit hfmg --prefix out/model_hfmg
@@ -280,9 +332,27 @@ def export(run: RunFolder, fit: Fit = "default", prefix: Prefix = None) -> None:
     from calibrant import pipeline
     from calibrant.console import progress_bar
 
+    if record is not None:
+        _export_record(record, model, prefix, fix_input)
+        return
+    if run is None:
+        raise typer.BadParameter("a run folder, or --record and --model, are needed", param_hint="RUN")  # noqa: EM101
     with progress_bar() as progress:
         done = pipeline.export(run, fit=fit, prefix=prefix, progress=progress)
     _print_files(done, fit)
+
+
+def _export_record(record: Path, model: Path | None, prefix: str | None, fix_input: list[str] | None) -> None:
+    from calibrant.console import print_note
+    from calibrant.rebuild import export_record
+
+    if model is None:
+        raise typer.BadParameter("the record's float model is needed", param_hint="--model")  # noqa: EM101
+    files = export_record(
+        record, model, prefix or model.stem, fix_input=_fixed_inputs(fix_input),
+        notice=lambda event: print_note(event.severity, event.layer, event.message),
+    )  # fmt: skip
+    _print_paths(files)
 
 
 @app.command()
@@ -381,7 +451,8 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, CalibrantError):
         return str(error)
     if isinstance(error, OSError):
-        return f"{error.filename or 'a file or stdout'}: {error.strerror or error}; use another place, or mend its permissions and its disk's space"
+        where = error.filename or "a file or stdout"
+        return f"{where}: {error.strerror or error}; use another place, or mend its permissions and its disk's space"
     if isinstance(error, MemoryError):
         return f"out of memory ({error}); take a smaller --batch-size, or smaller samples"
     return f"{type(error).__name__}: {error}; this is a fault of calibrant, run again with --traceback and report it"
