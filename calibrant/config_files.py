@@ -18,10 +18,10 @@ from calibrant.proto.any_config import (
 from calibrant.proto.json_config import COMMON_SUFFIX, JsonConfig, format_json_config
 from calibrant.proto.layerwise import LayerwiseConfig, layer_key, layerwise_config, simple_config_of
 from calibrant.proto.op_types import Dialect
-from calibrant.proto.retrain_config import RetrainConfig, canonical_retrain_text
+from calibrant.proto.retrain_config import RetrainConfig, canonical_retrain_text, parse_retrain_config
 from calibrant.proto.retrain_conversion import retrain_config_of
 from calibrant.proto.retrain_json import RetrainJson, format_retrain_json
-from calibrant.proto.simple_config import ConfigNote, QuantConfig, canonical_text
+from calibrant.proto.simple_config import ConfigNote, QuantConfig, canonical_text, parse_simple_config
 from calibrant.stats.events import Event
 
 if TYPE_CHECKING:
@@ -257,12 +257,27 @@ def _simple_text(config: LayerwiseConfig, model: PathLike | None) -> _Text:
     from calibrant.handover import check_plan
 
     if model is None:
-        return _Text(canonical_text(simple_config_of(config)), (*_events(config.notes), *_losses(config)))
+        simple = simple_config_of(config)
+        events = (*_events(config.notes), *_losses(config), *_rounded(simple))
+        return _Text(canonical_text(simple), events)
     prepared = _prepared(model, config)
     plan = check_plan(config, prepared)
     layers = [layer for layer in prepared.layers if layer.quantizable]
     keys = {layer.name: layer_key(config.json, layer.name, layer.op_type) for layer in layers}
-    return _Text(canonical_text(simple_config_of(config, keys)), (*prepared.events, *plan.events))
+    simple = simple_config_of(config, keys)
+    return _Text(canonical_text(simple), (*prepared.events, *plan.events, *_rounded(simple)))
+
+
+def _rounded(config: QuantConfig | RetrainConfig) -> list[Event]:
+    """Say where the text of a simple configuration, whose numbers are float32, does not hold every digit."""
+    if isinstance(config, RetrainConfig):
+        read: QuantConfig | RetrainConfig = parse_retrain_config(canonical_retrain_text(config), dialect=config.dialect)
+    else:
+        read = parse_simple_config(canonical_text(config), dialect=config.dialect)
+    if read == config:
+        return []
+    text = "a simple configuration holds numbers as float32; some of the config.json's have more digits and are rounded"
+    return [Event("fit", "warn", f"{config.source or 'config.json'}: {text}")]
 
 
 def _losses(config: LayerwiseConfig) -> list[Event]:
@@ -283,12 +298,13 @@ def _simple_retrain_text(config: RetrainJson, model: PathLike | None) -> _Text:
     if model is None:
         text = f"{config.source}: {_UNNAMED.format('trained', 'trains')}"
         simple = retrain_config_of(config)
-        return _Text(canonical_retrain_text(simple), (*_events(simple.notes), Event("fit", "info", text)))
+        events = (*_events(simple.notes), Event("fit", "info", text), *_rounded(simple))
+        return _Text(canonical_retrain_text(simple), events)
     rows = layer_rows_of(_prepared(model), None)
-    events = check_retrain_json(config, rows)
+    checked = check_retrain_json(config, rows)
     absent = [row.layer for row in rows if row.quantizable and row.layer not in config.layers]
     simple = retrain_config_of(config, absent)
-    return _Text(canonical_retrain_text(simple), (*_events(simple.notes), *events))
+    return _Text(canonical_retrain_text(simple), (*_events(simple.notes), *checked, *_rounded(simple)))
 
 
 # Plans
