@@ -382,3 +382,8 @@ def read_and_check(path: Path) -> None:
 
 def test_every_refused_file_is_in_the_table() -> None:
     assert {path.stem for path in (CONFIGS / "refused").glob("*.cfg")} == set(REFUSED)
+
+
+def test_thousands_of_names_are_read_in_one_pass() -> None:
+    text = "".join(f'skip_layers : "layer{number}"\n' for number in range(20_000))
+    assert len(parse_simple_config(text).skip_layers) == 20_000

@@ -81,3 +81,9 @@ def test_lines_stay_and_a_mended_text_needs_no_mending(text: str) -> None:
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126)).filter(lambda text: "..." not in text))
 def test_plain_lines_are_left_alone(text: str) -> None:
     assert tidy(text, "q.cfg").text == text
+
+
+@pytest.mark.parametrize("text", ["'\\" * 100_000, "“\\" * 100_000, '"a\n' * 100_000, "“" + "a" * 1_000_000])
+def test_mending_ends_at_a_quotation_mark_without_partner(text: str) -> None:
+    tidied = tidy(text, "q.cfg")  # quadratic work would not come to an end
+    assert tidied.text.count("\n") == text.count("\n")

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -29,6 +30,7 @@ class Kind(NamedTuple):
 CONFIGURATION: Final = Kind(calibration_config_pb2.AMCTConfig, "a simple configuration", 4 << 20)
 RETRAIN: Final = Kind(retrain_config_pb2.AMCTRetrainConfig, "a retrain (QAT) or pruning configuration", 4 << 20)
 OPTIMIZE: Final = Kind(optimize_conf_pb2.CompressionOptimizeConf, "a compression_optimize_conf", 1 << 20)
+ANY: Final = Kind(None, "a configuration", 64 << 20)  # to look at before its kind is known
 RECORD: Final = Kind(record_pb2.ScaleOffsetRecord, "a record file", 64 << 20)  # ResNet-101's has 1 MB
 JSON_CONFIGURATION: Final = Kind(None, "a JSON configuration", 16 << 20)
 ANY_CONFIGURATION: Final = Kind(None, "a configuration", 16 << 20)
@@ -86,7 +88,15 @@ class Section:
 
     def occurrences(self, name: str) -> list[Field]:
         """Return the occurrences of a field in file order."""
-        return [found for found in self.fields if found.name == name]
+        return self._by_name.get(name, [])
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Field]]:
+        """The occurrences by name, so that a list of thousands of names is read in one pass."""
+        found: dict[str, list[Field]] = {}
+        for field in self.fields:
+            found.setdefault(field.name, []).append(field)
+        return found
 
     def place_of(self, name: str, index: int = -1) -> Place:
         """Return where a field was written (the last occurrence rules), the section's own place where it was not."""
@@ -230,7 +240,7 @@ def _explain(error: text_format.ParseError, walk: Walk, text: str, source: str, 
 
 def _hint(text: str, walk: Walk) -> str:
     if text.lstrip().startswith("{"):
-        return "; this looks like JSON, which is not read here"
+        return "; this looks like JSON: a config.json has a reader of its own"
     if walk.unclosed is not None:
         return f"; the block {walk.unclosed.name} of line {walk.unclosed.place.line} is not closed"
     return ""

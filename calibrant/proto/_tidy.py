@@ -88,6 +88,8 @@ def _mends(text: str, starts: list[int], source: str) -> Iterator[tuple[int, _Me
         if mend is not None:
             yield found.start(), mend
             at = mend.end
+        elif found.lastgroup == "quote":
+            return  # a quotation mark without its partner: protobuf refuses the text there
 
 
 def _refuse_dots(place: Place, source: str) -> None:

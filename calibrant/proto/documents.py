@@ -40,7 +40,7 @@ def detect_document(path: Path | str) -> DocumentKind:
     """
     from calibrant.proto import _document  # here, so that protobuf loads only when a file is read
 
-    text, _ = _document.read_text(Path(path), _document.RECORD)
+    text, _ = _document.read_text(Path(path), _document.ANY)
     return document_kind(text, str(path))
 
 
