@@ -213,10 +213,11 @@ def run_command(
     from calibrant.console import print_line, progress_bar
 
     samples, chosen = _run_inputs(data, config, compression_optimize_conf)
+    settings = _configuration(chosen, dialect)
     with progress_bar() as progress:
         done = pipeline.run(
-            model, samples, run=run, config=_configuration(chosen, dialect), batch_size=batch_size,
-            keep=keep.value, fix_input=_fixed_inputs(fix_input), prefix=prefix, fit=fit, restart=restart, progress=progress,
+            model, samples, run=run, config=settings, batch_size=batch_size, keep=keep.value, prefix=prefix,
+            fix_input=_fixed_inputs(fix_input), fit=fit, restart=restart, progress=progress,
         )  # fmt: skip
     print_line("run", done.path.resolve())
     _print_files(done, fit)
