@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from calibrant.errors import ConfigError, EmptyDataError, RangeError
+from calibrant.errors import ConfigError, EmptyDataError, RangeError, RunError
 from calibrant.ingest.parameters import Parameters
 from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers.affine import Fit
@@ -65,6 +65,7 @@ class _Statistics:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        _require_tables(run, "tensors", "histograms", "extremes")
         self._tensors = {row["tensor_id"]: row for row in run.read("tensors").iter_rows(named=True)}
         self._bins = _by_tensor(run.read("histograms"))
         self._extremes = _by_tensor(run.read("extremes"))
@@ -91,6 +92,13 @@ class _RawValues:
 
     def __iter__(self) -> Iterator[FloatArray]:
         return (np.asarray(array) for _, array in self._run.captures(self._tensor))
+
+
+def _require_tables(run: Run, *tables: str) -> None:
+    for table in tables:
+        if not run.table_files(table):
+            message = f"{run.path}: the table '{table}' is gone; make it again with calibrant stats, or capture with --restart"
+            raise RunError(message)
 
 
 def _by_tensor(frame: pl.DataFrame) -> dict[int, pl.DataFrame]:

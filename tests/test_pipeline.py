@@ -12,7 +12,7 @@ from polars.testing import assert_frame_equal
 from shared_material import needs_shared, shared_inputs, shared_model
 
 import calibrant
-from calibrant.errors import ConfigError, ExportError, LayerNotFoundError, RunError
+from calibrant.errors import ConfigError, EmptyDataError, ExportError, LayerNotFoundError, RangeError, RunError
 from calibrant.proto.record import read_record
 
 STATISTICS = ("tensors", "layers", "histograms", "extremes", "channels", "weights")
@@ -280,3 +280,43 @@ def test_real_models_run_and_verify(name, least, tmp_path):
     run = calibrant.run(shared_model(name), data, run=tmp_path / "r", keep="stats", fix_input=fixed)
     assert run.read("plan").filter(pl.col("enabled"), pl.col("op_type") != "AveragePool").height >= least
     assert calibrant.verify(run).passed
+
+
+def test_values_that_no_scale_can_hold_name_their_tensor(tmp_path):
+    path = models.save(models.conv_relu(), tmp_path / "m.onnx")
+    data = [{"x": np.full((1, 3, 8, 8), 3e38, np.float32)}]
+    run = calibrant.capture(path, data, run=tmp_path / "r")
+    with pytest.raises(RangeError, match=r"tensor 'x': .* overflows float32"):
+        calibrant.fit(run)
+
+
+def test_a_tensor_without_values_is_named(tmp_path):
+    proto = models.model(
+        [models.node("MatMul", ["x", "w"], "y", "matmul")],
+        [models.value("x", ["N", "T", 4])],
+        [models.value("y", ["N", "T", 6])],
+        {"w": models.normal(4, 6)},
+    )
+    run = calibrant.capture(
+        models.save(proto, tmp_path / "m.onnx"), [{"x": np.zeros((1, 0, 4), np.float32)}], run=tmp_path / "r"
+    )
+    with pytest.raises(EmptyDataError, match="tensor 'x': histogram holds no values"):
+        calibrant.fit(run)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.unlink(), "the table 'tensors' is gone; make it again with calibrant stats"),
+        (
+            lambda path: path.write_bytes(b"junk"),
+            "table 'tensors' cannot be read .* capture the run again with --restart",
+        ),
+    ],
+)
+def test_a_damaged_table_is_named(done, damage, message):
+    damage(done.path / "tables/tensors.parquet")
+    with pytest.raises(RunError, match=message):
+        calibrant.fit(done.path, name="again")
+    if "stats" in message:
+        calibrant.fit(calibrant.stats(done.path), name="again")

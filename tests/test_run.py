@@ -8,7 +8,7 @@ import pytest
 from calibrant.errors import LayerNotFoundError, RunError, SchemaError
 from calibrant.stats.events import Event
 from calibrant.stats.run import FitRecord, RunInfo, create_run, open_run, remove_run
-from calibrant.stats.tables import SCHEMAS, empty_frame
+from calibrant.stats.tables import SCHEMAS, empty_frame, layers_frame
 
 
 def make_info(**changes):
@@ -114,3 +114,25 @@ def test_run_json_is_plain_json(tmp_path):
     run = create_run(tmp_path / "r", make_info())
     assert json.loads((run.path / "run.json").read_text())["model_name"] == "m"
     assert not list(run.path.glob(".*partial"))
+
+
+@pytest.mark.parametrize("name", ["[a]", "a*b?", "it's", "sample=3", "tensor_id=9"])
+def test_a_run_may_lie_in_a_folder_of_any_name(tmp_path, name):
+    run = create_run(tmp_path / name / "r", make_info())
+    run.write("layers", layers_frame([]))
+    run.write("inputs", pl.DataFrame({"sample": [7], "key": ["k"], "source": ["s"], "position": [0]}))
+    assert run.read("inputs")["sample"].to_list() == [7]
+    assert run.sql("select * from inputs").row(0) == (7, "k", "s", 0)
+
+
+@pytest.mark.parametrize("query", ["", ";", "-- nothing"])
+def test_an_empty_query_is_an_error(tmp_path, query):
+    run = create_run(tmp_path / "r", make_info())
+    with pytest.raises(SchemaError, match="asks nothing; pass a statement"):
+        run.sql(query)
+
+
+def test_a_type_that_polars_has_not_is_an_error_of_the_query(tmp_path):
+    run = create_run(tmp_path / "r", make_info())
+    with pytest.raises(SchemaError, match="a type that Polars has not"):
+        run.sql("select interval 1 day as i")

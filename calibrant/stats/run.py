@@ -237,8 +237,13 @@ class Run:
 
         Raises:
             LayerNotFoundError: no table has that name.
+            RunError: its file is damaged.
         """
-        return self.scan(table).collect()
+        try:
+            return self.scan(table).collect()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            message = f"{self.path}: table '{table}' cannot be read ({error}); capture the run again with --restart"
+            raise RunError(message) from error
 
     def write(self, table: str, frame: pl.DataFrame) -> None:
         """Replace a table, whole or not at all."""
