@@ -386,3 +386,32 @@ def test_empty_data(tmp_path: Path) -> None:
     refused(save_npz(tmp_path / "x.npz", image=images(0)), [IMAGE], r"x\.npz: no samples", EmptyDataError)
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", [IMAGE], r"no \.npy files", EmptyDataError)
+
+
+def test_feed_without_samples() -> None:
+    refused(
+        [{"image": images(1)}, {"image": images(0)}],
+        [IMAGE],
+        r"sample 1 \(feed 1\[0\]\): holds no samples",
+        EmptyDataError,
+    )
+
+
+def test_feed_with_a_name_that_is_no_text() -> None:
+    refused([{1: images(1)}], [IMAGE], "'1' is no input of the model")
+
+
+def test_masked_array() -> None:
+    masked = np.ma.masked_array(images(1), images(1) > 3)
+    refused(
+        [{"image": masked}],
+        [IMAGE],
+        r"input 'image' is a masked array, whose mask nothing heeds; fill it with \.filled\(\)",
+    )
+
+
+def test_header_that_no_parser_takes(tmp_path: Path) -> None:
+    header = b"((((" + b" " * 49 + b"\n"
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("image.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    refused(tmp_path / "x.npz", [IMAGE], "array 'image': no numpy array")

@@ -264,7 +264,8 @@ def test_one_event_speaks_for_all_one_dimensional_convolutions(tmp_path: Path) -
     ("shape", "axis"),
     [
         ([2, "batch", 128], 1), (["N", 3, 8, 8], 0), ([1, 3, 8, 8], 0), ([], None), ([None, 3], 0), ([3, None], 1),
-        ([3, "height", "batch_size"], 2), ([3, "height", "n"], 2), ([3, "height", "width"], 1), (["a", "batch"], 0),
+        ([3, "height", "batch_size"], 2), ([3, "height", "n"], 2), ([3, "height", "width"], 1), (["a", "batch"], 1),
+        (["batch", "time"], 0), (["a", "n"], 0),
     ],
 )  # fmt: skip
 def test_batch_axis(shape: list[int | str | None], axis: int | None) -> None:

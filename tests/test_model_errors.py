@@ -244,3 +244,50 @@ def test_a_number_fills_a_static_shape_and_a_list_is_taken(text: str, tmp_path: 
 def test_a_run_without_its_prepared_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"prepared\.onnx: no such file"):
         load_prepared(tmp_path)
+
+
+def test_strings_cannot_be_fed(tmp_path: Path) -> None:
+    proto = models.conv_relu()
+    proto.graph.input.append(models.value("text", ["N"], TensorProto.STRING))
+    with pytest.raises(ModelError, match="input 'text' takes strings; calibrant feeds numbers"):
+        prepare(proto, tmp_path)
+
+
+def test_a_graph_without_outputs(tmp_path: Path) -> None:
+    proto = models.conv_relu()
+    del proto.graph.output[:]
+    with pytest.raises(ModelError, match=r"model .*m\.onnx: the graph has no outputs"):
+        prepare(proto, tmp_path)
+
+
+def test_an_output_that_nothing_produces(tmp_path: Path) -> None:
+    proto = models.conv_relu()
+    proto.graph.output.append(models.value("nowhere", ["N"]))
+    with pytest.raises(ModelError, match=r"model .*m\.onnx: nothing produces its output 'nowhere'"):
+        prepare(proto, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"strides": [0, 1]}, r"strides \[0, 1\]: each has to be at least 1"),
+        ({"dilations": [1, 0]}, r"dilations \[1, 0\]: each has to be at least 1"),
+        ({"group": 0}, r"its weight of shape \[4, 3, 3, 3\] cannot be split into 0 groups"),
+        ({"group": 3}, r"its weight of shape \[4, 3, 3, 3\] cannot be split into 3 groups"),
+    ],
+)
+def test_a_convolution_that_cannot_be(attributes: dict[str, int | list[int]], reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=f"Conv 'conv': {reason}"):
+        prepare(models.conv_relu(**attributes), tmp_path)
+
+
+def test_a_bias_of_another_length(tmp_path: Path) -> None:
+    proto = models.conv_relu()
+    proto.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(models.normal(3), "b"))
+    with pytest.raises(ModelError, match=r"its bias of shape \[3\] is not one value for each of the 4 output channels"):
+        prepare(proto, tmp_path)
+
+
+def test_an_attribute_of_another_type(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"not a valid ONNX model \(Mismatched attribute type in 'conv : strides'"):
+        prepare(models.conv_relu(strides="ab"), tmp_path)

@@ -140,21 +140,31 @@ def _model_input(value: ir.Value) -> ModelInput:
             f"input '{value.name}' has no declared {'type' if value.dtype is None else 'rank'}; declare it in the model"
         )
         raise ModelError(message)
+    if value.dtype == ir.DataType.STRING:
+        message = (
+            f"input '{value.name}' takes strings; calibrant feeds numbers, cut the model behind its text processing"
+        )
+        raise ModelError(message)
     return ModelInput(str(value.name), np.dtype(value.dtype.numpy()), shape, batch_axis_of(shape))
 
 
 def batch_axis_of(shape: Sequence[int | str | None]) -> int | None:
     """Return the axis along which samples are joined: the symbolic one, 0 where all sizes are fixed, None for a scalar.
 
-    Of several symbolic axes: axis 0, else one named like a batch, else the first.
+    Of several symbolic axes: axis 0, unless only another has "batch" in its name; else one named like a batch, else the first.
 
     Example:
         >>> batch_axis_of([2, "batch", 128]), batch_axis_of([1, 3, 224, 224]), batch_axis_of([])
         (1, 0, None)
+        >>> batch_axis_of(["time", "batch", 4]), batch_axis_of(["N", "time", 4])
+        (1, 0)
     """
     symbolic = [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
     if not shape:
         return None
+    spoken = [axis for axis in symbolic if "batch" in str(shape[axis]).lower()]
+    if spoken and not _is_batch_name(shape[0]):
+        return spoken[0]
     if not symbolic or 0 in symbolic:
         return 0
     named = [axis for axis in symbolic if _is_batch_name(shape[axis])]

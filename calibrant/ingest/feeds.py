@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from calibrant.errors import DataError
+from calibrant.errors import DataError, EmptyDataError
 from calibrant.ingest.model import ModelInput
 from calibrant.ingest.samples import Array, Sample, check_dtype, check_names, check_shape, make_sample
 
@@ -29,6 +29,9 @@ def _checked_array(value: object, spec: ModelInput, where: str) -> Array:
             f"{where}: input '{spec.name}' is a {type(value).__name__}, expected a numpy array of {spec.dtype.name}"
         )
         raise DataError(message)
+    if isinstance(value, np.ma.MaskedArray):
+        message = f"{where}: input '{spec.name}' is a masked array, whose mask nothing heeds; fill it with .filled()"
+        raise DataError(message)
     array = np.asarray(value)
     check_dtype(array.dtype, spec, where)
     check_shape(array.shape, spec, where)
@@ -41,7 +44,11 @@ def _samples_in(feed: Mapping[str, Array], inputs: Sequence[ModelInput], where: 
         listed = ", ".join(f"'{name}' {count}" for name, count in counts.items())
         message = f"{where}: the inputs have different numbers of samples on their batch axes: {listed}"
         raise DataError(message)
-    return next(iter(counts.values()), 1)
+    count = next(iter(counts.values()), 1)
+    if count == 0:
+        message = f"{where}: holds no samples, its batch axis is 0 long; a feed has one or more"
+        raise EmptyDataError(message)
+    return count
 
 
 def _one_of(array: Array, spec: ModelInput, index: int) -> Array:

@@ -1,5 +1,7 @@
 """Samples from an ``.npz`` file, streamed from its zip members; no array is ever loaded whole."""
 
+import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -44,7 +46,7 @@ def read_header(stream: IO[bytes], where: str) -> StoredArray:
         version = npy_format.read_magic(stream)
         reader = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
         shape, is_fortran, dtype = reader(stream)
-    except ValueError as error:
+    except (ValueError, SyntaxError, tokenize.TokenError) as error:
         message = f"{where}: no numpy array: {error}; write it with numpy.save or numpy.savez"
         raise DataError(message) from error
     if dtype.hasobject:
@@ -121,7 +123,7 @@ def count_samples(path: Path, inputs: Sequence[ModelInput]) -> int:
 
 
 def _next_sample(stream: IO[bytes], header: StoredArray, shape: tuple[int, ...], where: str) -> Array:
-    size = int(np.prod(header.shape[1:], dtype=np.int64)) * header.dtype.itemsize
+    size = math.prod(header.shape[1:]) * header.dtype.itemsize
     data = stream.read(size)
     if len(data) != size:
         message = f"{where}: the file ends inside this sample ({len(data)} of {size} bytes); it was cut, write it again"

@@ -29,6 +29,9 @@ def _refuse_conv(node: ir.Node) -> str | None:
     reason = _refuse_parameters(node)
     if reason is not None:
         return reason
+    reason = _refuse_steps(node) or _refuse_groups(node) or _refuse_conv_bias(node)
+    if reason is not None:
+        return reason
     rank = kernel_rank(node, node.inputs[1])
     if not 1 <= rank <= _MAX_KERNEL_RANK:
         return f"its kernel has rank {rank}; {node.op_type} is quantized for rank 1 to 3"
@@ -38,6 +41,29 @@ def _refuse_conv(node: ir.Node) -> str | None:
     if rank == _MAX_KERNEL_RANK and dilations and dilations[0] != 1:
         return f"dilations {list(dilations)}: a quantized 3-D Conv needs dilation 1 along the depth"
     return None
+
+
+def _refuse_steps(node: ir.Node) -> str | None:
+    for name in ("strides", "dilations"):
+        steps = list(node.attributes.get_ints(name, ()))
+        if any(step < 1 for step in steps):
+            return f"{name} {steps}: each has to be at least 1"
+    return None
+
+
+def _refuse_groups(node: ir.Node) -> str | None:
+    tensor, groups = initializer_tensor(node.inputs[1]), node.attributes.get_int("group", 1)
+    if tensor is None or (groups >= 1 and tensor.shape.numpy()[0] % groups == 0):
+        return None
+    return f"its weight of shape {list(tensor.shape.numpy())} cannot be split into {groups} groups"
+
+
+def _refuse_conv_bias(node: ir.Node) -> str | None:
+    tensor = initializer_tensor(node.inputs[2]) if len(node.inputs) > 2 else None
+    columns, _ = channels(node, node.inputs[1])
+    if tensor is None or tuple(tensor.shape.numpy()) == (columns,):
+        return None
+    return f"its bias of shape {list(tensor.shape.numpy())} is not one value for each of the {columns} output channels"
 
 
 def _refuse_parameters(node: ir.Node) -> str | None:
@@ -124,6 +150,8 @@ def _refuse_average_pool(node: ir.Node) -> str | None:
     dilations = node.attributes.get_ints("dilations", ())
     if rank != 2:
         return f"its input has rank {rank + 2}; AveragePool is quantized for rank 4"
+    if reason := _refuse_steps(node):
+        return reason
     if set(dilations) - {1}:
         return f"dilations {list(dilations)}: a quantized AveragePool needs dilation 1"
     return None

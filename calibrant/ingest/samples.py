@@ -87,7 +87,9 @@ def check_names(names: Iterable[str], inputs: Sequence[ModelInput], where: str) 
     listed = ", ".join(f"'{name}'" for name in expected)
     for name in given:
         if name not in expected:
-            message = f"{where}: '{name}' is no input of the model; its inputs are {listed}{nearest(name, expected)}"
+            message = (
+                f"{where}: '{name}' is no input of the model; its inputs are {listed}{nearest(str(name), expected)}"
+            )
             raise DataError(message)
     missing = [name for name in expected if name not in given]
     if missing:

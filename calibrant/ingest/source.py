@@ -113,6 +113,9 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
     if not proto.graph.node:
         message = f"model {path}: the graph has no nodes, so there is nothing to quantize"
         raise ModelError(message)
+    if not proto.graph.output:
+        message = f"model {path}: the graph has no outputs, so that nothing in it is used"
+        raise ModelError(message)
     return proto
 
 
@@ -167,6 +170,10 @@ def _check_external(path: Path, tensor: ir.ExternalTensor) -> None:
 
 
 def _check_values(path: Path, model: ir.Model) -> None:
+    for output in model.graph.outputs:
+        if output.producer() is None and not (output.is_graph_input() or output.is_initializer()):
+            message = f"model {path}: nothing produces its output '{output.name}'; the file is damaged"
+            raise ModelError(message)
     for graph in model.graphs():
         for node in graph:
             if not all(isinstance(text, str) for text in (node.name or "", node.op_type, node.domain)):
