@@ -325,13 +325,16 @@ def _plan_of(
 
 def _retrain_plan(config: RetrainConfig | RetrainJson, model: PathLike) -> "tuple[pl.DataFrame, tuple[Event, ...]]":
     from calibrant.ingest.layers import layer_rows_of
-    from calibrant.quantizers.retrain_layers import check_retrain_json, retrain_frame, retrain_layers
+    from calibrant.ingest.nodes import model_nodes
+    from calibrant.quantizers.retrain_layers import check_retrain_json, retrain_frame
+    from calibrant.quantizers.retrain_plan import resolve_retrain_plan
 
-    rows = layer_rows_of(_prepared(model), None)
+    prepared = _prepared(model)
+    rows = layer_rows_of(prepared, None)
     if isinstance(config, RetrainJson):
         return retrain_frame(config, rows), (*_events(config.notes), *check_retrain_json(config, rows))
-    found = retrain_layers(config, rows)
-    return retrain_frame(found.json, rows), found.events
+    plan = resolve_retrain_plan(config, rows, model_nodes(prepared.model.graph))
+    return plan.frame(), plan.events
 
 
 __all__ = ["CheckedConfig", "WrittenConfig", "check_config", "convert_config", "create_config"]

@@ -52,8 +52,12 @@ def model_nodes(graph: ir.Graph) -> dict[str, ModelNode]:
 def _model_node(node: ir.Node) -> ModelNode:
     fixed = frozenset(index for index, value in enumerate(node.inputs) if _is_constant(value))
     dilated = any(value != 1 for value in node.attributes.get_ints("dilations", ()))
-    op_type = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-    return ModelNode(op_type, len(node.inputs), fixed, dilated)
+    maker = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    return ModelNode(_op_type(node), len(node.inputs), fixed, dilated, "" if maker is None else _op_type(maker))
+
+
+def _op_type(node: ir.Node) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def _is_constant(value: ir.Value | None) -> bool:

@@ -3,7 +3,7 @@
 A fit needs nothing else of the model, and building the graph would cost it more than the search.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +20,19 @@ _FILE = "prepared.onnx"
 def _model_nodes(graph: onnx.GraphProto) -> dict[str, ModelNode]:
     constants = {tensor.name for tensor in graph.initializer} - {value.name for value in graph.input}
     constants |= {name for node in graph.node if node.op_type == "Constant" for name in node.output}
-    return {node.name: _model_node(node, constants | {""}) for node in graph.node if node.name}
+    makers = {name: _op_type(node) for node in graph.node for name in node.output}
+    return {node.name: _model_node(node, constants | {""}, makers) for node in graph.node if node.name}
 
 
-def _model_node(node: onnx.NodeProto, constants: Container[str]) -> ModelNode:
+def _model_node(node: onnx.NodeProto, constants: Container[str], makers: Mapping[str, str]) -> ModelNode:
     fixed = frozenset(index for index, name in enumerate(node.input) if name in constants)
     dilations = next((attribute.ints for attribute in node.attribute if attribute.name == "dilations"), ())
-    op_type = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-    return ModelNode(op_type, len(node.input), fixed, dilated=any(value != 1 for value in dilations))
+    dilated, producer = any(value != 1 for value in dilations), next((makers.get(name, "") for name in node.input), "")
+    return ModelNode(_op_type(node), len(node.input), fixed, dilated, producer)
+
+
+def _op_type(node: onnx.NodeProto) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 class Parameters:

@@ -1,26 +1,15 @@
 """A retrain configuration and layers to what AMCT's create_quant_retrain_config writes for each of them.
 
-An override of a layer beats one of its type, which beats what holds for all; the block that wins is taken whole, and what it
-omits has the defaults. An override beats a skip.
+Which rule decides what: `calibrant.quantizers.retrain_plan`.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import polars as pl
 
 from calibrant.errors import ConfigError, nearest
-from calibrant.proto.retrain_config import (
-    ArqRetrainSettings,
-    FilterPruneSettings,
-    PruneSettings,
-    RetrainBlock,
-    RetrainConfig,
-    UlqRetrainSettings,
-    UlqSettings,
-    WeightRetrainSettings,
-)
+from calibrant.proto.retrain_config import FilterPruneSettings, PruneSettings, RetrainConfig, UlqRetrainSettings
 from calibrant.proto.retrain_json import (
     RETRAIN_KEYS,
     RetrainJson,
@@ -29,14 +18,11 @@ from calibrant.proto.retrain_json import (
     RetrainJsonPrune,
     RetrainJsonWeight,
 )
-from calibrant.quantizers.layer_limits import CHANNEL_WISE_DEFAULT, is_depthwise
+from calibrant.quantizers.retrain_plan import PRODUCER, RetrainLayerPlan, resolve_retrain_plan
 from calibrant.stats.events import Event
+from calibrant.stats.model_nodes import ModelNode
 from calibrant.stats.tables import LayerRow
 
-LAYERS: Final = "override_layer_configs"
-TYPES: Final = "override_layer_types"
-
-_PRUNABLE: Final = ("Conv", "Gemm", "MatMul")
 _COLUMNS: Final = {
     "layer_id": pl.Int64, "layer": pl.String, "op_type": pl.String, "retrain_enable": pl.Boolean,
     "data_algorithm": pl.String, "clip_max": pl.Float64, "clip_min": pl.Float64, "fixed_min": pl.Boolean,
@@ -57,22 +43,44 @@ class RetrainLayers(NamedTuple):
     events: tuple[Event, ...]
 
 
-def retrain_layers(config: RetrainConfig, layers: Sequence[LayerRow]) -> RetrainLayers:
-    """Resolve a retrain configuration.
+def retrain_layers(
+    config: RetrainConfig, layers: Sequence[LayerRow], nodes: Mapping[str, ModelNode] | None = None
+) -> RetrainLayers:
+    """Resolve a retrain configuration and write it out.
 
     Args:
         config: what the user asked for; ``RetrainConfig()`` for AMCT's defaults.
         layers: the `layers` table of the prepared model.
+        nodes: the model's nodes by name.
 
     Raises:
-        ConfigError: a name or type that does not exist (with the nearest one), or nothing left to train.
+        ConfigError: as `calibrant.quantizers.retrain_plan.resolve_retrain_plan`.
 
     Example:
         >>> row = LayerRow(0, "fc", "Gemm", 0, "w", "b", 10, 4, 1, 0, None, 50, True, None)
         >>> retrain_layers(RetrainConfig(), [row]).json.layers["fc"].weight
         RetrainJsonWeight(algo='arq_retrain', channel_wise=False, dst_type='INT8')
     """
-    return _Resolution(config, layers).resolve()
+    plan = resolve_retrain_plan(config, layers, nodes or {})
+    written = {row.layer: _json_layer(row) for row in plan.rows}
+    return RetrainLayers(RetrainJson(config.batch_num or 1, written, config.fakequant_precision_mode), plan.events)
+
+
+def _json_layer(row: RetrainLayerPlan) -> RetrainJsonLayer:
+    """Write a layer out; what follows from the layer's input is left to the reader, as AMCT leaves it."""
+    data, weight = row.data, row.weight
+    fixed_min = None if row.fixed_min_decided_by == PRODUCER else data.fixed_min
+    return RetrainJsonLayer(
+        retrain_enable=row.enabled,
+        data=RetrainJsonData("ulq_quantize", data.clip_max, data.clip_min, fixed_min, data.dst_type),
+        weight=RetrainJsonWeight(
+            "ulq_retrain" if isinstance(weight, UlqRetrainSettings) else "arq_retrain",
+            weight.channel_wise,
+            weight.dst_type,
+        ),
+        regular_prune_enable=None if row.prune is None else True,
+        prune=None if row.prune is None else _pruned(row.prune),
+    )
 
 
 def check_retrain_json(config: RetrainJson, layers: Sequence[LayerRow]) -> tuple[Event, ...]:
@@ -101,105 +109,6 @@ def check_retrain_json(config: RetrainJson, layers: Sequence[LayerRow]) -> tuple
     return tuple(
         Event("fit", "info", f"{source}: layer '{name}' is not in the file and stays in float") for name in absent
     )
-
-
-class _Resolution:
-    """One pass over the layers; gathers events on the way."""
-
-    def __init__(self, config: RetrainConfig, layers: Sequence[LayerRow]) -> None:
-        self.config = config
-        self.rows = [row for row in layers if row.quantizable]
-        self.by_name = {row.layer: row for row in layers}
-        self.events = [Event("fit", note.severity, note.message) for note in config.notes]
-
-    def resolve(self) -> RetrainLayers:
-        self.config.check_types()
-        self._check_names()
-        found = {row.layer: self._layer(row) for row in self.rows}
-        if not any(one.retrain_enable or one.regular_prune_enable for one in found.values()):
-            message = f"{self.config.source or 'configuration'}: no layer is left to train; leave at least one"
-            raise ConfigError(message)
-        batches, mode = self.config.batch_num or 1, self.config.fakequant_precision_mode
-        return RetrainLayers(RetrainJson(batches, found, mode), tuple(self.events))
-
-    def _warn(self, where: str, text: str, layer: str | None = None) -> None:
-        self.events.append(Event("fit", "warn", f"{where}: {text}", layer))
-
-    def _check_names(self) -> None:
-        fields = ("skip_layers", "quant_skip_layers", "regular_prune_skip_layers")
-        named = [(field, name) for field in fields for name in getattr(self.config, field)]
-        for field, name in [*named, *((LAYERS, name) for name, _ in self.config.override_layers)]:
-            row, where = self.by_name.get(name), self.config.where(field, name)
-            if row is None:
-                message = (
-                    f"{where}: {field} names '{name}', but the model has no such layer{nearest(name, self.by_name)}"
-                )
-                raise ConfigError(message)
-            if not row.quantizable:
-                message = f"{where}: {field} names '{name}', which cannot be quantized: {row.reason}; delete it"
-                raise ConfigError(message)
-
-    def _layer(self, row: LayerRow) -> RetrainJsonLayer:
-        config, block = self.config, self._block(row)
-        own = block if block is not None and (block.data is not None or block.weight is not None) else None
-        data, weight = (config.data, config.weight) if own is None else (own.data, own.weight)
-        prune = self._prune(row, block)
-        enabled = own is not None or not self._skipped(
-            row, ("skip_layers", "quant_skip_layers"), ("skip_layer_types", "quant_skip_types")
-        )
-        layer = RetrainJsonLayer(
-            retrain_enable=enabled and self._can_be_narrow(row, data, weight),
-            data=_data(data or UlqSettings()),
-            weight=self._weight(row, weight or ArqRetrainSettings()),
-        )
-        return layer if prune is None else replace(layer, regular_prune_enable=True, prune=_pruned(prune))
-
-    def _block(self, row: LayerRow) -> RetrainBlock | None:
-        named = dict(self.config.override_layers)
-        if row.layer in named:
-            return named[row.layer]
-        types = (block for name, block in reversed(self.config.override_types) if self._is_of(row, TYPES, name))
-        return next(types, None)
-
-    def _is_of(self, row: LayerRow, field: str, name: str) -> bool:
-        return self.config.type_of(field, name).matches(row.op_type, row.kernel_rank, depthwise=is_depthwise(row))
-
-    def _skipped(self, row: LayerRow, by_name: Sequence[str], by_type: Sequence[str]) -> bool:
-        named = any(row.layer in getattr(self.config, field) for field in by_name)
-        return named or any(self._is_of(row, field, name) for field in by_type for name in getattr(self.config, field))
-
-    def _can_be_narrow(self, row: LayerRow, data: UlqSettings | None, weight: WeightRetrainSettings | None) -> bool:
-        asked = [one.dst_type for one in (data, weight) if one is not None]
-        if row.op_type != "AveragePool" or "INT4" not in asked:
-            return True
-        self._warn(
-            self.config.source or "configuration",
-            f"AveragePool '{row.layer}' cannot have INT4; it stays in float",
-            row.layer,
-        )
-        return False
-
-    def _weight(self, row: LayerRow, weight: WeightRetrainSettings) -> RetrainJsonWeight:
-        possible = CHANNEL_WISE_DEFAULT[row.op_type]
-        if weight.channel_wise and not possible:
-            text = f"channel_wise: true has no effect on {row.op_type} '{row.layer}': one scale for the whole tensor"
-            self._warn(self.config.source or "configuration", text, row.layer)
-        channel_wise = possible if weight.channel_wise is None else weight.channel_wise and possible
-        algorithm = "ulq_retrain" if isinstance(weight, UlqRetrainSettings) else "arq_retrain"
-        return RetrainJsonWeight(
-            "ulq_retrain" if algorithm == "ulq_retrain" else "arq_retrain", channel_wise, weight.dst_type
-        )
-
-    def _prune(self, row: LayerRow, block: RetrainBlock | None) -> PruneSettings | None:
-        if block is not None and block.prune is not None:
-            return block.prune
-        fields = ("skip_layers", "regular_prune_skip_layers"), ("skip_layer_types", "regular_prune_skip_types")
-        able = row.op_type in _PRUNABLE and not self._skipped(row, *fields)
-        return self.config.prune if able else None
-
-
-def _data(data: UlqSettings) -> RetrainJsonData:
-    return RetrainJsonData("ulq_quantize", data.clip_max, data.clip_min, data.fixed_min, data.dst_type)
 
 
 def _pruned(prune: PruneSettings) -> RetrainJsonPrune:

@@ -11,9 +11,11 @@ class ModelNode(NamedTuple):
         inputs: number of its inputs.
         constant_inputs: positions of the inputs that hold a constant or nothing.
         dilated: whether it has a dilation other than 1.
+        producer: ONNX type of the node that makes its input 0; empty for an input of the model or a constant.
     """
 
     op_type: str
     inputs: int = 1
     constant_inputs: frozenset[int] = frozenset()
     dilated: bool = False
+    producer: str = ""
