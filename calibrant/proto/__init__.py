@@ -7,15 +7,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from calibrant.proto.any_config import ConfigFile as ConfigFile
+    from calibrant.proto.any_config import calibration_config as calibration_config
+    from calibrant.proto.any_config import parse_calibration_config as parse_calibration_config
+    from calibrant.proto.any_config import parse_config as parse_config
+    from calibrant.proto.any_config import read_calibration_config as read_calibration_config
+    from calibrant.proto.any_config import read_config as read_config
     from calibrant.proto.documents import DocumentKind as DocumentKind
     from calibrant.proto.documents import detect_document as detect_document
     from calibrant.proto.documents import document_kind as document_kind
     from calibrant.proto.json_config import JsonActivation as JsonActivation
     from calibrant.proto.json_config import JsonConfig as JsonConfig
     from calibrant.proto.json_config import JsonLayer as JsonLayer
+    from calibrant.proto.json_config import JsonTensor as JsonTensor
     from calibrant.proto.json_config import JsonWeight as JsonWeight
     from calibrant.proto.json_config import format_json_config as format_json_config
+    from calibrant.proto.json_config import parse_json_config as parse_json_config
+    from calibrant.proto.json_config import read_json_config as read_json_config
     from calibrant.proto.json_config import write_json_config as write_json_config
+    from calibrant.proto.layerwise import LayerwiseConfig as LayerwiseConfig
+    from calibrant.proto.layerwise import layerwise_config as layerwise_config
     from calibrant.proto.op_types import Dialect as Dialect
     from calibrant.proto.op_types import OpType as OpType
     from calibrant.proto.op_types import layer_type as layer_type
@@ -45,6 +56,16 @@ if TYPE_CHECKING:
     from calibrant.proto.retrain_config import canonical_retrain_text as canonical_retrain_text
     from calibrant.proto.retrain_config import parse_retrain_config as parse_retrain_config
     from calibrant.proto.retrain_config import read_retrain_config as read_retrain_config
+    from calibrant.proto.retrain_conversion import retrain_config_of as retrain_config_of
+    from calibrant.proto.retrain_json import RetrainJson as RetrainJson
+    from calibrant.proto.retrain_json import RetrainJsonData as RetrainJsonData
+    from calibrant.proto.retrain_json import RetrainJsonLayer as RetrainJsonLayer
+    from calibrant.proto.retrain_json import RetrainJsonPrune as RetrainJsonPrune
+    from calibrant.proto.retrain_json import RetrainJsonWeight as RetrainJsonWeight
+    from calibrant.proto.retrain_json import format_retrain_json as format_retrain_json
+    from calibrant.proto.retrain_json import parse_retrain_json as parse_retrain_json
+    from calibrant.proto.retrain_json import read_retrain_json as read_retrain_json
+    from calibrant.proto.retrain_json import write_retrain_json as write_retrain_json
     from calibrant.proto.simple_config import AdaSettings as AdaSettings
     from calibrant.proto.simple_config import ArqSettings as ArqSettings
     from calibrant.proto.simple_config import CalibrationBlock as CalibrationBlock
@@ -60,6 +81,15 @@ if TYPE_CHECKING:
     from calibrant.proto.simple_config import read_simple_config as read_simple_config
 
 _HOMES = {
+    "any_config": (
+        "ConfigFile", "calibration_config", "parse_calibration_config", "parse_config", "read_calibration_config", "read_config",
+    ),
+    "layerwise": ("LayerwiseConfig", "layerwise_config"),
+    "retrain_conversion": ("retrain_config_of",),
+    "retrain_json": (
+        "RetrainJson", "RetrainJsonData", "RetrainJsonLayer", "RetrainJsonPrune", "RetrainJsonWeight", "format_retrain_json",
+        "parse_retrain_json", "read_retrain_json", "write_retrain_json",
+    ),
     "documents": ("DocumentKind", "detect_document", "document_kind"),
     "op_types": ("Dialect", "OpType", "layer_type", "tensor_types"),
     "optimize_conf": ("CompressionOptimizeConf", "parse_optimize_conf", "read_optimize_conf"),
@@ -68,7 +98,10 @@ _HOMES = {
         "SelectivePruneSettings", "UlqRetrainSettings", "UlqSettings", "canonical_retrain_text", "parse_retrain_config",
         "read_retrain_config",
     ),
-    "json_config": ("JsonActivation", "JsonConfig", "JsonLayer", "JsonWeight", "format_json_config", "write_json_config"),
+    "json_config": (
+        "JsonActivation", "JsonConfig", "JsonLayer", "JsonTensor", "JsonWeight", "format_json_config", "parse_json_config",
+        "read_json_config", "write_json_config",
+    ),
     "record": (
         "PruneGroup", "RecordEntry", "RecordFile", "format_record", "parse_record", "parse_record_file", "read_record",
         "read_record_file", "write_record",
@@ -88,6 +121,7 @@ __all__ = [
     "AutoPruneSettings",
     "CalibrationBlock",
     "CompressionOptimizeConf",
+    "ConfigFile",
     "ConfigNote",
     "Dialect",
     "DmqSettings",
@@ -98,7 +132,9 @@ __all__ = [
     "JsonActivation",
     "JsonConfig",
     "JsonLayer",
+    "JsonTensor",
     "JsonWeight",
+    "LayerwiseConfig",
     "NuqSettings",
     "OpType",
     "PruneGroup",
@@ -107,32 +143,50 @@ __all__ = [
     "RecordFile",
     "RetrainBlock",
     "RetrainConfig",
+    "RetrainJson",
+    "RetrainJsonData",
+    "RetrainJsonLayer",
+    "RetrainJsonPrune",
+    "RetrainJsonWeight",
     "SelectivePruneSettings",
     "TensorSettings",
     "UlqRetrainSettings",
     "UlqSettings",
+    "calibration_config",
     "canonical_retrain_text",
     "canonical_text",
     "detect_document",
     "document_kind",
     "format_json_config",
     "format_record",
+    "format_retrain_json",
     "layer_type",
+    "layerwise_config",
+    "parse_calibration_config",
+    "parse_config",
+    "parse_json_config",
     "parse_optimize_conf",
     "parse_record",
     "parse_record_file",
     "parse_retrain_config",
+    "parse_retrain_json",
     "parse_simple_config",
+    "read_calibration_config",
+    "read_config",
+    "read_json_config",
     "read_optimize_conf",
     "read_record",
     "read_record_file",
     "read_retrain_config",
+    "read_retrain_json",
     "read_simple_config",
     "record_entries_of",
     "record_frame",
+    "retrain_config_of",
     "tensor_types",
     "write_json_config",
     "write_record",
+    "write_retrain_json",
 ]
 
 
