@@ -10,9 +10,9 @@ import onnx
 import onnxruntime as ort
 from onnx import numpy_helper
 
-from calibrant.errors import ExportError
+from calibrant.errors import DataError, ExportError
 from calibrant.export.integer_layers import Array
-from calibrant.export.model_inputs import check_feeds
+from calibrant.export.model_inputs import check_feeds, describe_feeds
 from calibrant.export.proto_graph import run_session, session_of
 from calibrant.export.static_shapes import elements_of
 
@@ -176,7 +176,11 @@ class FakeRunner:
         if not self._exposed:
             self._group(feeds)
         self._feeds = feeds
-        self._hold(0)
+        try:
+            self._hold(0)
+        except DataError as error:
+            message = f"{describe_feeds(self._model.graph, feeds)}, but {error}"
+            raise DataError(message) from error
         self.outputs = {name: self._held[1][name] for name in self._outputs}
 
     def _group(self, feeds: Mapping[str, Array]) -> None:
