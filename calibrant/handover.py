@@ -1,6 +1,7 @@
 """A run's plan and fits against its prepared model: checked before a capture, handed over to an export."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,9 @@ from calibrant.quantizers.layer_plan import Plan
 from calibrant.quantizers.plan import json_config, resolve_plan
 from calibrant.stats.run import Run
 from calibrant.stats.tables import layer_rows
+
+if TYPE_CHECKING:
+    from calibrant.proto.op_types import Dialect
 
 
 def check_plan(config: QuantConfig, prepared: PreparedModel) -> Plan:
@@ -51,7 +55,8 @@ def _quantized(layer: Layer, frame: pl.DataFrame) -> QuantizedLayer:
 def config_text(run: Run, prepared: PreparedModel, fit: str) -> str:
     """Return AMCT's config.json of a fit: what was asked for, with the layers that stayed in float disabled."""
     record = run.info.fits[fit]
-    config = parse_calibration_config(record.config_text, record.config_source or "<options>")
+    source, dialect = record.config_source or "<options>", cast("Dialect | None", record.config_dialect)
+    config = parse_calibration_config(record.config_text, source, dialect=dialect)
     fitted = run.read("plan").filter(fit=fit)
     nodes, nuq = model_nodes(prepared.model.graph), fitted.filter(weight_algorithm="nuq")["layer"]
     plan = resolve_plan(config, layer_rows(run.read("layers")), other_nodes=nodes, nuq=nuq.to_list())

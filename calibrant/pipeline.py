@@ -357,6 +357,7 @@ def fit(
     record = FitRecord(
         config_source=settings.source,
         config_text=text,
+        config_dialect=settings.dialect,
         config_hash=hashlib.sha256(text.encode()).hexdigest(),
         exact=exact,
     )

@@ -374,3 +374,18 @@ def test_a_linked_run_folder_is_replaced_behind_its_link(calibrant, model, data,
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real/run.json").is_file()
     assert not list(tmp_path.glob(".*partial"))
+
+
+def test_a_forced_dialect_holds_to_the_export(calibrant, model, data, tmp_path):
+    config = tmp_path / "quant.cfg"
+    config.write_text(
+        'override_layer_types { layer_type: "Conv2D" calibration_config { ifmr_quantize { asymmetric: false } } }'
+    )
+    run = tmp_path / "r"
+    outcome = calibrant("run", model, "--data", data, "--config", config, "--run", run, "--dialect", "atc")
+    assert outcome.code == 0, outcome.err
+    decided = calibrant(
+        "sql", run, "select distinct asymmetric_decided_by from plan where enabled", "--format", "csv"
+    ).out
+    assert "override_layer_types" in decided
+    assert calibrant("export", run).code == 0

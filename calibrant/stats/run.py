@@ -32,6 +32,7 @@ class FitRecord:
         config_hash: sha256 of the text.
         exact: whether the search evaluated raw values.
         prefix: where this fit was exported last, or None.
+        config_dialect: whose type names the text uses: onnx, atc or pytorch.
     """
 
     config_source: str | None
@@ -39,6 +40,7 @@ class FitRecord:
     config_hash: str
     exact: bool
     prefix: str | None = None
+    config_dialect: str | None = None
 
 
 @dataclass(frozen=True)
