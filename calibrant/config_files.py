@@ -4,7 +4,7 @@ Each function is the sub-command of ``calibrant config`` of the same name.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     import polars as pl
 
     from calibrant.ingest.model import PreparedModel
+    from calibrant.quantizers.layer_plan import Plan
 
 PathLike = str | os.PathLike[str]
 
+_NOT_IN_EVERY_SCHEMA = ("dst_type: INT8", "quant_bits: 8")
 _UNNAMED = (
     "layers that it does not name are not {}, but a simple configuration {} them; give the model (--model) to skip them"
 )
@@ -241,7 +243,19 @@ def _json_text(config: QuantConfig, model: PathLike) -> _Text:
             "batch_num is written as 1, AMCT's default; it limits a calibration to one batch, raise it to use more data"
         )
         events.append(Event("fit", "info", text))
+    events.extend(_without_key(config, plan))
     return _Text(format_json_config(json_config(config, plan)), events)
+
+
+def _without_key(config: QuantConfig, plan: "Plan") -> Iterator[Event]:
+    """Say what a config.json has no key for."""
+    source = config.source or "configuration"
+    alone = [row.layer for row in plan.rows if row.weight_only]
+    if alone:
+        text = f"weight_compress_only of {len(alone)} layers is left out: config.json has no key for it"
+        yield Event("fit", "warn", f"{source}: {text}")
+    if config.enable_auto_nuq:
+        yield Event("fit", "warn", f"{source}: enable_auto_nuq is left out: config.json has no key for it")
 
 
 def _retrain_text(config: RetrainConfig, model: PathLike) -> _Text:
@@ -259,13 +273,19 @@ def _simple_text(config: LayerwiseConfig, model: PathLike | None) -> _Text:
     if model is None:
         simple = simple_config_of(config)
         events = (*_events(config.notes), *_losses(config), *_rounded(simple))
-        return _Text(canonical_text(simple), events)
+        return _Text(_amct_text(simple), events)
     prepared = _prepared(model, config)
     plan = check_plan(config, prepared)
     layers = [layer for layer in prepared.layers if layer.quantizable]
     keys = {layer.name: layer_key(config.json, layer.name, layer.op_type) for layer in layers}
     simple = simple_config_of(config, keys)
-    return _Text(canonical_text(simple), (*prepared.events, *plan.events, *_rounded(simple)))
+    return _Text(_amct_text(simple), (*prepared.events, *plan.events, *_rounded(simple)))
+
+
+def _amct_text(config: QuantConfig) -> str:
+    """Write a simple configuration without the defaults that some of AMCT's schemas have no field for."""
+    lines = canonical_text(config).splitlines(keepends=True)
+    return "".join(line for line in lines if line.strip() not in _NOT_IN_EVERY_SCHEMA)
 
 
 def _rounded(config: QuantConfig | RetrainConfig) -> list[Event]:

@@ -280,6 +280,26 @@ def test_text_to_json_to_text_loses_nothing(tmp_path, model, text) -> None:
     assert again.read_bytes() == first.read_bytes()
 
 
+def test_the_text_has_only_fields_that_amct_onnx_knows(tmp_path, model) -> None:
+    file = create_config(model, output=tmp_path / "config.json").path
+    text = convert_config(file, tmp_path / "quant.cfg", model=model).path.read_text(encoding="utf-8")
+    assert not any(name in text for name in ("version", "dst_type", "weight_offset", "quant_bits"))
+    assert parse_simple_config(text).notes == ()
+
+
+def test_what_a_config_json_has_no_key_for_is_told(tmp_path, model) -> None:
+    cfg = write(tmp_path, "enable_auto_nuq: true common_config { weight_compress_only: true }")
+    messages = [event.message for event in convert_config(cfg, tmp_path / "c.json", model=model).events]
+    assert f"{cfg}: weight_compress_only of 2 layers is left out: config.json has no key for it" in messages
+    assert f"{cfg}: enable_auto_nuq is left out: config.json has no key for it" in messages
+
+
+def test_create_writes_the_config_json_of_retraining_where_that_is_asked_for(tmp_path, model) -> None:
+    cfg = write(tmp_path, "quant_skip_layers: 'pw'")
+    written = create_config(model, config=cfg, output=tmp_path / "c.json")
+    assert [layer.retrain_enable for layer in read_config(written.path).config.layers.values()] == [True, False]
+
+
 def test_json_to_text_without_a_model_names_what_it_cannot_say(tmp_path) -> None:
     file = write(tmp_path, '{"a":{"quant_enable":true},"b":{},"Conv::common":{"quant_enable":true}}', "c.json")
     done = convert_config(file, tmp_path / "quant.cfg")

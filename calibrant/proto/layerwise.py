@@ -113,7 +113,8 @@ def simple_config_of(config: LayerwiseConfig, keys: Mapping[str, str | None] | N
     kept = {one.name: getattr(config, one.name) for one in fields(QuantConfig)}
     blocks = tuple((layer, written[key]) for layer, key in found.items() if key is not None)
     skipped = tuple(layer for layer, key in found.items() if key not in enabled)
-    return QuantConfig(**{**kept, "skip_layers": skipped, "override_layers": blocks})
+    # amct_onnx's schema has no version, and 1 is the only one there is.
+    return QuantConfig(**{**kept, "version": None, "skip_layers": skipped, "override_layers": blocks})
 
 
 def _or(value: bool | None, *, default: bool) -> bool:

@@ -41,7 +41,6 @@ def retrain_config_of(config: RetrainJson, absent: Sequence[str] = ()) -> Retrai
         quant_skip_layers=(*skipped, *absent),
         override_layers=tuple((name, block) for name, block in _blocks(config) if block != RetrainBlock()),
         fakequant_precision_mode=config.fakequant_precision_mode,
-        version=config.version,
         source=config.source,
         notes=(*config.notes, *_dropped(config)),
     )
