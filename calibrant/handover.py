@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import polars as pl
 
+from calibrant.errors import ConfigError
 from calibrant.export.quantized_layer import QuantizedLayer
 from calibrant.ingest.layers import Layer, layer_rows_of
 from calibrant.ingest.model import PreparedModel
@@ -29,6 +30,18 @@ def check_plan(config: QuantConfig, prepared: PreparedModel) -> Plan:
         ConfigError: as `resolve_plan`.
     """
     return resolve_plan(config, layer_rows_of(prepared, None), other_nodes=model_nodes(prepared.model.graph))
+
+
+def check_something_to_fit(config: QuantConfig, plan: Plan) -> None:
+    """Check that a plan leaves a layer to quantize: it may name inputs of other nodes alone, which this version does not apply.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if not plan.enabled:
+        source = config.source or "configuration"
+        message = f"{source}: every layer is skipped, and tensor_quantize is not applied in this version; leave at least one layer"
+        raise ConfigError(message)
 
 
 def quantized_layers(run: Run, prepared: PreparedModel, fit: str) -> list[QuantizedLayer]:

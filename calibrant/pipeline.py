@@ -169,7 +169,7 @@ def capture(
     Example:
         >>> run = capture("model.onnx", "samples.npz", run="model.run", keep="stats")  # doctest: +SKIP
     """
-    from calibrant.handover import check_plan
+    from calibrant.handover import check_plan, check_something_to_fit
     from calibrant.ingest.data import open_data
     from calibrant.ingest.model import prepare_model
 
@@ -187,7 +187,7 @@ def capture(
             fix_input={name: str(value) for name, value in (fix_input or {}).items()},
         )
         source = open_data(data, prepared.inputs)
-    check_plan(settings, prepared)
+    check_something_to_fit(settings, check_plan(settings, prepared))
     wanted = _wanted_info(Path(model), prepared, data, settings, keep, fix_input)
     if is_run(folder) and not restart:
         return _reuse(folder, wanted, source, _sample_limit(settings, prepared, batch_size))

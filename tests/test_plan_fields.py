@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import models
+import numpy as np
 import onnx
+import polars as pl
 import pytest
 from onnx import numpy_helper
 from shared_material import SHARED, needs_shared
 
+import calibrant
 from calibrant.errors import ConfigError
 from calibrant.pipeline import plan as plan_of_model
 from calibrant.proto.json_config import parse_json_config
@@ -770,3 +773,49 @@ JSON_REFUSED = {
 def test_config_json_that_cannot_be(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=rf"^config\.json.*{words}"):
         json_plan(text)
+
+
+# A run
+
+
+def test_run_shows_what_is_asked_for_and_fits_what_is_applied(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "map.json").write_text(mapping("fc"))
+    path = tmp_path / "quant.cfg"
+    path.write_text(
+        'nuq_config { mapping_file: "map.json" }\n'
+        + common("dmq_balancer { migration_strength: 0.3 } ifmr_quantize { dst_type: INT16 }")
+        + of_layer("conv", "arq_quantize { quant_bits: 4 }")
+        + tensor()
+        + "joint_quant: true"
+    )
+    feeds = [{"x": np.random.default_rng(seed).standard_normal((1, 4, 8, 8), np.float32)} for seed in range(3)]
+    run = calibrant.run(model, feeds, run=tmp_path / "m.run", config=path)
+    rows = run.read("plan").select("layer", "data_bits", "weight_bits", "weight_algorithm", "migration_strength").rows()
+    assert rows == [("conv", 8, 4, "arq", None), ("fc", 8, 8, "nuq", 0.3), ("maxpool", 8, None, None, None)]
+    assert set(run.read("quant_params").filter(pl.col("role") != "bias")["bits"]) == {8}
+    told = [text for text in run.read("events")["message"] if NOT_APPLIED in text]
+    assert (
+        len(told) == 5
+    )  # joint_quant, quant_bits, nuq, dmq, tensor_quantize: the Gemm has no bias, so that INT16 falls back
+    (tmp_path / "map.json").unlink()
+    again = calibrant.export(run, prefix=tmp_path / "again" / "m")
+    written = json.loads(Path(f"{again.info.fits['default'].prefix}_config.json").read_text())
+    assert written["fc"]["weight_quant_params"]["wts_algo"] == "nuq_quantize"
+    assert written["fc"]["dmq_balancer_param"] == 0.3
+    assert written["tensor_quantize"][0]["layer_name"] == "maxpool"
+
+
+def test_nothing_to_fit_is_told_before_anything_runs(model: Path, tmp_path: Path) -> None:
+    config = parse_simple_config('skip_layers: ["conv", "fc"]' + tensor(), "quant.cfg")
+    with pytest.raises(ConfigError, match=r"quant\.cfg: every layer is skipped, and tensor_quantize is not applied"):
+        calibrant.run(model, [], run=tmp_path / "m.run", config=config)
+    assert not (tmp_path / "m.run").exists()
+    assert plan_of_model(model, config=config)[0]["enabled"].to_list() == [False, False, False]
+
+
+def test_balancer_that_no_layer_can_have_is_told() -> None:
+    config = parse_simple_config(common("dmq_balancer { }"), "quant.cfg")
+    plan = resolve_plan(config, [layer("pool", "AveragePool")])
+    assert warnings(plan) == [
+        "quant.cfg:1:17: common_config: dmq_balancer has no effect on AveragePool (1 layer): not balanced"
+    ]
