@@ -490,6 +490,7 @@ REFUSED = {
     "AdaRound of a layer": (of_layer("pool", "\nada_quantize { }"), "2:1", "ada_quantize is given, but only a layer with"),
     "seven bits of an ATC type": (of_type("Conv3D", "\narq_quantize { quant_bits: 7 }"), "2:16", "quant_bits is 7, but only"),
     "tensor of no node": (tensor("maxpol"), "1:1", "tensor_quantize names 'maxpol': the model has no such node; did you mean 'maxpool'?"),
+    "tensor unlike any": (tensor("?"), "1:1", "has no such node; it could be maxpool, add, add_constant"),
     "tensor of another type": (tensor("relu"), "1:1", "tensor_quantize names 'relu': it is a Relu; only inputs of Add and MaxPool"),
     "tensor of a layer": (tensor("conv"), "1:1", "tensor_quantize names 'conv': it is a Conv; only inputs of"),
     "tensor beyond": (tensor("add", 2), "1:1", "input_index is 2, but the node has 2 inputs, counted from 0"),
@@ -558,7 +559,7 @@ def test_types_that_mean_the_same_layers_are_told() -> None:
 
 def test_atc_is_told_that_it_refuses_sixteen_bits() -> None:
     plan = resolve(of_type("Conv2D", "ifmr_quantize { dst_type: INT16 }"))
-    assert "quant.cfg: dst_type: INT16: ATC refuses it today; it is for other tools" in warnings(plan)
+    assert "quant.cfg:1:82: dst_type: INT16: ATC refuses it today; it is for other tools" in warnings(plan)
     assert not any("ATC" in text for text in warnings(resolve(of_type("Conv", "ifmr_quantize { dst_type: INT16 }"))))
 
 

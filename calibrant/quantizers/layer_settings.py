@@ -36,6 +36,7 @@ LAYERS: Final = "override_layer_configs"
 JSON: Final = "config.json"
 NUQ_CONFIG: Final = "nuq_config"
 
+DST_TYPE: Final = ("ifmr_quantize.dst_type", "hfmg_quantize.dst_type")
 DATA_BITS: Final = {"INT8": 8, "INT16": 16}
 NARROW_BITS: Final = (6, 7)
 STRENGTHS: Final = (0.2, 0.8)

@@ -13,6 +13,7 @@ from calibrant.quantizers.layer_plan import LayerPlan, Plan, TensorPlan
 from calibrant.quantizers.layer_settings import (
     COMMON,
     DEFAULT,
+    DST_TYPE,
     LAYER,
     LAYERS,
     NUQ_CONFIG,
@@ -67,6 +68,7 @@ class Resolution:
         self.events = [Event("fit", note.severity, note.message) for note in config.notes]
         self.adjusted: Counter[Adjustment] = Counter()
         self.unapplied = UnappliedEvents(config)
+        self.wide: list[str] = []  # where 16 bits of data are asked for
         self.types: dict[str, OpType] = {}
         self.known_nuq = nuq
         self.nuq: frozenset[str] = frozenset()
@@ -90,7 +92,7 @@ class Resolution:
         self._report_inert_type_overrides()
         self._report_shadowed_blocks()
         self._report_adjusted()
-        self._report_wide_data(rows)
+        self._report_wide_data()
         self.events.extend(tensors.events)
         self.events.extend(self.unapplied.events(tensors.plans))
         return Plan(rows, tuple(self.events), tensors.plans, self.config.batch_num)
@@ -217,6 +219,8 @@ class Resolution:
                 self._report_inert_override(row, plan.enabled_decided_by)
             return
         self.adjusted.update(settings.adjustments)
+        if plan.data.bits == 16:
+            self.wide.append(settings.chosen.place(self.config, *DST_TYPE))
         for name in plan.not_applied:
             by_nuq_config = plan.weight_decided_by == NUQ_CONFIG and name == "nuq_quantize"
             where = settings.chosen.place(self.config, *FEATURES[name].members)
@@ -306,10 +310,10 @@ class Resolution:
         for (severity, asked, given), count in self.adjusted.items():
             self._event(severity, f"{asked} ({count} layer{'s' if count > 1 else ''}): {given}")
 
-    def _report_wide_data(self, rows: Sequence[LayerPlan]) -> None:
-        if self.config.dialect == "atc" and any(row.enabled and row.data.bits == 16 for row in rows):
-            source = self.config.source or "configuration"
-            self._event("warn", f"{source}: dst_type: INT16: ATC refuses it today; it is for other tools")
+    def _report_wide_data(self) -> None:
+        if self.config.dialect == "atc" and self.wide:
+            text = f"{self.wide[0]}: dst_type: INT16: ATC refuses it today; it is for other tools"
+            self._event("warn", text)
 
 
 def _generality(named: OpType) -> tuple[bool, float, int]:

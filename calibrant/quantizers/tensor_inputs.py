@@ -61,20 +61,26 @@ class TensorInputs:
 
     def _checked_node(self, one: TensorSettings) -> ModelNode:
         node = self._nodes.get(one.layer)
-        known = " and ".join(sorted(self._types)) if len(self._types) < 3 else ", ".join(sorted(self._types))
         if node is None:
-            able = [name for name, other in self._nodes.items() if other.op_type in self._types]
-            hint = nearest(one.layer, able) or nearest(one.layer, self._nodes)
-            self._reject(one, f"the model has no such node{hint}")
+            self._reject(one, f"the model has no such node{self._hint(one.layer)}")
         if node.op_type not in self._types:
-            able = [name for name, other in self._nodes.items() if other.op_type in self._types]
-            self._reject(one, f"it is a {node.op_type}; only inputs of {known} can be named{nearest(one.layer, able)}")
+            known, hint = " and ".join(sorted(self._types)), nearest(one.layer, self._able())
+            self._reject(one, f"it is a {node.op_type}; only inputs of {known} can be named{hint}")
         if not 0 <= one.input_index < node.inputs:
             count = f"{node.inputs} input{'s' if node.inputs > 1 else ''}, counted from 0"
             self._reject(one, f"input_index is {one.input_index}, but the node has {count}")
         if one.input_index in node.constant_inputs:
             self._reject(one, f"input {one.input_index} is constant; name an input that is computed")
         return node
+
+    def _able(self) -> list[str]:
+        return [name for name, node in self._nodes.items() if node.op_type in self._types]
+
+    def _hint(self, name: str) -> str:
+        """Return the nearest name, or a few that can be named."""
+        able = self._able()
+        few = f"; it could be {', '.join(able[:3])}{' …' if len(able) > 3 else ''}" if able else ""
+        return nearest(name, able) or nearest(name, self._nodes) or few
 
     def _reject(self, one: TensorSettings, text: str) -> NoReturn:
         message = f"{self._where(one)}: {TENSOR} names '{one.layer}': {text}"
