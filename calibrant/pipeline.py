@@ -191,7 +191,7 @@ def capture(
     wanted = _wanted_info(Path(model), prepared, data, settings, keep, fix_input)
     if is_run(folder) and not restart:
         return _reuse(folder, wanted, source, _sample_limit(settings, prepared, batch_size))
-    return _capture_anew(folder, prepared, source, wanted, settings, batch_size, seconds, progress)
+    return _capture_anew(folder, prepared, source, wanted, settings, batch_size, seconds, progress, restart=restart)
 
 
 def _refuse_foreign_folder(folder: Path) -> None:
@@ -207,13 +207,13 @@ def _sample_limit(config: "QuantConfig", prepared: "PreparedModel", batch_size: 
 
 
 @contextmanager
-def _new_run(folder: Path, info: RunInfo) -> Iterator[Run]:
+def _new_run(folder: Path, info: RunInfo, *, restart: bool) -> Iterator[Run]:
     """Make a run beside an old one and put it in its place when it is complete; on an error nothing new stays.
 
     Where the folder is a link, its target is replaced and the link stays.
     """
     place = folder.resolve() if folder.is_symlink() else folder
-    building = place.with_name(f".{place.name}.{os.getpid()}.partial") if is_run(folder) else folder
+    building = place.with_name(f".{place.name}.{os.getpid()}.partial") if restart and is_run(folder) else folder
     made = [parent for parent in [folder, *folder.parents] if not parent.exists()]
     run = create_run(building, info)
     try:
@@ -238,11 +238,13 @@ def _capture_anew(
     batch_size: int | None,
     seconds: dict[str, float],
     progress: Progress,
+    *,
+    restart: bool,
 ) -> Run:
     from calibrant.ingest.capture import CaptureOptions, capture_activations
     from calibrant.ingest.model import save_prepared
 
-    with _new_run(folder, info) as run:
+    with _new_run(folder, info, restart=restart) as run:
         save_prepared(prepared, run.model_folder)
         options = CaptureOptions(
             batch_size=batch_size, keep="raw" if info.keep == "raw" else "stats", batch_num=config.batch_num

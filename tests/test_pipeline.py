@@ -12,6 +12,7 @@ from polars.testing import assert_frame_equal
 from shared_material import needs_shared, shared_inputs, shared_model
 
 import calibrant
+from calibrant import pipeline
 from calibrant.errors import ConfigError, EmptyDataError, ExportError, LayerNotFoundError, RangeError, RunError
 from calibrant.proto.record import read_record
 
@@ -320,3 +321,13 @@ def test_a_damaged_table_is_named(done, damage, message):
         calibrant.fit(done.path, name="again")
     if "stats" in message:
         calibrant.fit(calibrant.stats(done.path), name="again")
+
+
+def test_a_run_that_another_process_makes_meanwhile_is_left_alone(model, tmp_path, monkeypatch):
+    looks = iter([False])  # the other's run.json comes after the first look
+    monkeypatch.setattr(pipeline, "is_run", lambda folder: next(looks, True))
+    (tmp_path / "r").mkdir()
+    monkeypatch.setattr(pipeline, "_refuse_foreign_folder", lambda folder: (folder / "run.json").touch())
+    with pytest.raises(RunError, match="exists and is a run; choose another --run folder"):
+        calibrant.capture(model, samples_of(model, 2), run=tmp_path / "r")
+    assert (tmp_path / "r/run.json").read_bytes() == b""

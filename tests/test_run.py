@@ -136,3 +136,11 @@ def test_a_type_that_polars_has_not_is_an_error_of_the_query(tmp_path):
     run = create_run(tmp_path / "r", make_info())
     with pytest.raises(SchemaError, match="a type that Polars has not"):
         run.sql("select interval 1 day as i")
+
+
+def test_a_table_that_cannot_be_written_is_named(tmp_path):
+    run = create_run(tmp_path / "r", make_info())
+    (run.path / "tables/events.parquet").mkdir()
+    with pytest.raises(RunError, match=r"events\.parquet: cannot be written .* free space on its disk"):
+        run.write("events", empty_frame("events"))
+    assert [path.name for path in (run.path / "tables").iterdir()] == ["events.parquet"]

@@ -10,7 +10,7 @@ from typing import Final
 
 import polars as pl
 
-from calibrant.errors import SchemaError
+from calibrant.errors import RunError, SchemaError
 
 SCHEMA_VERSION: Final = 1
 
@@ -166,13 +166,21 @@ def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def write_frame(table: str, frame: pl.DataFrame, path: Path) -> None:
-    """Write a frame as the Parquet file of `table`, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a frame as the Parquet file of `table`, whole or not at all.
+
+    Raises:
+        RunError: the disk is full or the place is not writable.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    rows = conform(table, frame)
     try:
-        conform(table, frame).write_parquet(
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows.write_parquet(
             partial, metadata={"calibrant.table": table, "calibrant.schema_version": str(SCHEMA_VERSION)}
         )
         partial.replace(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        message = f"{path}: cannot be written ({error}); free space on its disk, or mend its permissions"
+        raise RunError(message) from error
     finally:
         partial.unlink(missing_ok=True)
