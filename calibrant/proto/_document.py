@@ -33,7 +33,6 @@ OPTIMIZE: Final = Kind(optimize_conf_pb2.CompressionOptimizeConf, "a compression
 ANY: Final = Kind(None, "a configuration", 64 << 20)  # to look at before its kind is known
 RECORD: Final = Kind(record_pb2.ScaleOffsetRecord, "a record file", 64 << 20)  # ResNet-101's has 1 MB
 JSON_CONFIGURATION: Final = Kind(None, "a JSON configuration", 16 << 20)
-ANY_CONFIGURATION: Final = Kind(None, "a configuration", 16 << 20)
 
 START: Final = Place(1, 1)
 _UNKNOWN: Final = re.compile(r'Message type "[\w.]+" has no field named "(\w+)"')

@@ -139,5 +139,5 @@ def parse_calibration_config(text: str, source: str = "<text>", *, dialect: Dial
 def _read_text(path: PathLike) -> str:
     from calibrant.proto import _document  # here, so that protobuf loads only when a file is read
 
-    text, marked = _document.read_text(Path(path), _document.ANY_CONFIGURATION)
+    text, marked = _document.read_text(Path(path), _document.ANY)
     return "\ufeff" * marked + text
