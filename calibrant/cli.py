@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibrant.cli_config import DialectName, config_app
-from calibrant.errors import CalibrantError, ConfigError
+from calibrant.cli_config import config_app
+from calibrant.cli_options import DialectName, FixInput, fixed_inputs
+from calibrant.errors import CalibrantError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,9 +66,6 @@ BatchSize = Annotated[
     int | None, typer.Option(min=1, help="Samples a batch; it changes no statistic. [default: the model's, else 8]")
 ]
 KeepOption = Annotated[Keep, typer.Option(help="raw: keep the activations as Parquet; stats: the statistics only.")]
-FixInput = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="Turn an input into a constant; may be repeated.")
-]
 Fit = Annotated[str, typer.Option("--fit", help="Name of the fit.")]
 TableFormat = Annotated[str, typer.Option("--format", help="table, csv, json (one object a line) or parquet.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
@@ -95,17 +93,6 @@ def options(
     ] = False,
 ) -> None:
     """Take the options that hold for every command; `main` reads --traceback itself."""
-
-
-def _fixed_inputs(pairs: list[str] | None) -> dict[str, str]:
-    fixed = {}
-    for pair in pairs or []:
-        name, equals, value = pair.rpartition("=")
-        if not equals or not name:
-            message = f"--fix-input '{pair}': expected NAME=VALUE, e.g. --fix-input sr=16000"
-            raise ConfigError(message)
-        fixed[name] = value
-    return fixed
 
 
 _SHOWN = 10  # warnings on stderr before the rest is left to the report
@@ -217,7 +204,7 @@ def run_command(
     with progress_bar() as progress:
         done = pipeline.run(
             model, samples, run=run, config=settings, batch_size=batch_size, keep=keep.value, prefix=prefix,
-            fix_input=_fixed_inputs(fix_input), fit=fit, restart=restart, progress=progress,
+            fix_input=fixed_inputs(fix_input), fit=fit, restart=restart, progress=progress,
         )  # fmt: skip
     print_line("run", done.path.resolve())
     _print_files(done, fit)
@@ -247,8 +234,8 @@ def capture(
 
     with progress_bar() as progress:
         done = pipeline.capture(
-            model, data, run=run or Path(f"{model.stem}.run"), config=_configuration(config, dialect), batch_size=batch_size, keep=keep.value,
-            fix_input=_fixed_inputs(fix_input), restart=restart, progress=progress,
+            model, data, run=run or Path(f"{model.stem}.run"), config=_configuration(config, dialect),
+            batch_size=batch_size, keep=keep.value, fix_input=fixed_inputs(fix_input), restart=restart, progress=progress,
         )  # fmt: skip
     print_line("run", done.path.resolve())
     _show_events(done, fail_on)
@@ -270,7 +257,7 @@ def plan(
     from calibrant import pipeline
     from calibrant.console import print_frame, print_note
 
-    rows, events = pipeline.plan(model, config=_configuration(config, dialect), fix_input=_fixed_inputs(fix_input))
+    rows, events = pipeline.plan(model, config=_configuration(config, dialect), fix_input=fixed_inputs(fix_input))
     for event in events:
         print_note(event.severity, event.layer, event.message)
     print_frame(rows, form, output)
@@ -350,7 +337,7 @@ def _export_record(record: Path, model: Path | None, prefix: str | None, fix_inp
     if model is None:
         raise typer.BadParameter("the record's float model is needed", param_hint="--model")  # noqa: EM101
     files = export_record(
-        record, model, prefix or model.stem, fix_input=_fixed_inputs(fix_input),
+        record, model, prefix or model.stem, fix_input=fixed_inputs(fix_input),
         notice=lambda event: print_note(event.severity, event.layer, event.message),
     )  # fmt: skip
     _print_paths(files)

@@ -3,11 +3,12 @@
 stdout carries data, stderr notes and errors.
 """
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from calibrant.cli_options import DialectName, FixInput, fixed_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,14 +20,6 @@ config_app = typer.Typer(
     rich_markup_mode=None,
     help="Make, convert and check AMCT's configuration files.\n\nExample: calibrant config create model.onnx -o config.json",
 )
-
-
-class DialectName(StrEnum):
-    """Whose type names a simple configuration uses."""
-
-    onnx = "onnx"
-    atc = "atc"
-    pytorch = "pytorch"
 
 
 File = Annotated[Path, typer.Argument(help="A configuration of any kind.", show_default=False)]
@@ -55,6 +48,7 @@ def create(
     updated_model: Annotated[
         Path | None, typer.Option(help="Write a copy of the model with a name for every node.", show_default=False)
     ] = None,
+    fix_input: FixInput = None,
 ) -> None:
     """Write the config.json of a model, with every value of every layer.
 
@@ -63,7 +57,9 @@ def create(
     from calibrant import config_files
     from calibrant.console import print_line
 
-    done = config_files.create_config(model, config=config, output=output, updated_model=updated_model)
+    done = config_files.create_config(
+        model, config=config, output=output, updated_model=updated_model, fix_input=fixed_inputs(fix_input)
+    )
     _print_events(done.events)
     print_line("config", done.path.resolve())
     if done.updated_model is not None:
@@ -71,7 +67,9 @@ def create(
 
 
 @config_app.command()
-def convert(file: File, output: Output, model: ModelOption = None, dialect: Dialect = None) -> None:
+def convert(
+    file: File, output: Output, model: ModelOption = None, dialect: Dialect = None, fix_input: FixInput = None
+) -> None:
     """Turn a quant.cfg into the config.json of a model, or a config.json into a quant.cfg; retrain files likewise.
 
     Example: calibrant config convert config.json -o quant.cfg
@@ -79,7 +77,9 @@ def convert(file: File, output: Output, model: ModelOption = None, dialect: Dial
     from calibrant import config_files
     from calibrant.console import print_line
 
-    done = config_files.convert_config(file, output, model=model, dialect=dialect.value if dialect else None)
+    done = config_files.convert_config(
+        file, output, model=model, dialect=dialect.value if dialect else None, fix_input=fixed_inputs(fix_input)
+    )
     _print_events(done.events)
     print_line("config", done.path.resolve())
 
@@ -89,6 +89,7 @@ def check(
     file: File,
     model: ModelOption = None,
     dialect: Dialect = None,
+    fix_input: FixInput = None,
     form: Annotated[str, typer.Option("--format", help="table, csv, json (one object a line) or parquet.")] = "table",
 ) -> None:
     """Say what a file is and what is odd in it; with a model, print the plan of its layers.
@@ -98,7 +99,9 @@ def check(
     from calibrant import config_files
     from calibrant.console import print_frame
 
-    checked = config_files.check_config(file, model=model, dialect=dialect.value if dialect else None)
+    checked = config_files.check_config(
+        file, model=model, dialect=dialect.value if dialect else None, fix_input=fixed_inputs(fix_input)
+    )
     _print_events(checked.events)
     if checked.plan is not None:
         print_frame(checked.plan, form, None)

@@ -4,7 +4,7 @@ Each function is the sub-command of ``calibrant config`` of the same name.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from calibrant.quantizers.layer_plan import Plan
 
 PathLike = str | os.PathLike[str]
+FixInput = Mapping[str, str | int | float]
 
 _NOT_IN_EVERY_SCHEMA = ("dst_type: INT8", "quant_bits: 8")
 _UNNAMED = (
@@ -68,6 +69,13 @@ class CheckedConfig:
     plan: "pl.DataFrame | None" = None
 
 
+class _Model(NamedTuple):
+    """A model and what is fixed of it."""
+
+    path: PathLike
+    fix_input: FixInput
+
+
 class _Text(NamedTuple):
     """The text of a configuration and what was said while it was made."""
 
@@ -81,6 +89,7 @@ def create_config(
     config: "PathLike | QuantConfig | JsonConfig | RetrainConfig | None" = None,
     output: PathLike,
     updated_model: PathLike | None = None,
+    fix_input: FixInput | None = None,
 ) -> WrittenConfig:
     """Write the config.json of a model, as AMCT's create_quant_config does (and, for a retrain file, create_quant_retrain_config).
 
@@ -91,6 +100,7 @@ def create_config(
         config: what to write instead of AMCT's defaults: a configuration of calibration, or one of retraining.
         output: the config.json.
         updated_model: where to write a copy of the model in which every node has a name of its own.
+        fix_input: inputs to turn into constants.
 
     Raises:
         ModelError, ConfigError: each names what is wrong, where, and what to do.
@@ -104,7 +114,8 @@ def create_config(
     path, copy = Path(output), None if updated_model is None else Path(updated_model)
     _check_apart(model=Path(model), output=path, updated_model=copy)
     settings = _given(config)
-    made = _retrain_text(settings, model) if isinstance(settings, RetrainConfig) else _json_text(settings, model)
+    given = _Model(model, fix_input or {})
+    made = _retrain_text(settings, given) if isinstance(settings, RetrainConfig) else _json_text(settings, given)
     events = list(made.events)
     if copy is not None:
         count = write_updated_model(Path(model), copy)
@@ -116,7 +127,12 @@ def create_config(
 
 
 def convert_config(
-    path: PathLike, output: PathLike, *, model: PathLike | None = None, dialect: Dialect | None = None
+    path: PathLike,
+    output: PathLike,
+    *,
+    model: PathLike | None = None,
+    dialect: Dialect | None = None,
+    fix_input: FixInput | None = None,
 ) -> WrittenConfig:
     """Turn a simple configuration into the config.json of a model, or a config.json into a simple configuration.
 
@@ -126,6 +142,7 @@ def convert_config(
         model: the float ONNX model. A config.json names every layer, so that it needs one; a simple configuration gets the names
             of the layers that the config.json leaves out from it.
         dialect: whose type names a simple configuration uses; None: told by its content.
+        fix_input: inputs to turn into constants.
 
     Raises:
         ModelError, ConfigError: each names what is wrong, where, and what to do.
@@ -137,19 +154,26 @@ def convert_config(
 
     _check_apart(config=Path(path), output=Path(output), model=None if model is None else Path(model))
     file = read_config(path, dialect=dialect)
-    made = _converted(file, model)
+    made = _converted(file, None if model is None else _Model(model, fix_input or {}))
     found = Event("fit", "info", file.note)
     write_text(Path(output), made.text)
     return WrittenConfig(Path(output), (found, *made.events))
 
 
-def check_config(path: PathLike, *, model: PathLike | None = None, dialect: Dialect | None = None) -> CheckedConfig:
+def check_config(
+    path: PathLike,
+    *,
+    model: PathLike | None = None,
+    dialect: Dialect | None = None,
+    fix_input: FixInput | None = None,
+) -> CheckedConfig:
     """Read a configuration of any kind, and resolve it against a model where one is given.
 
     Args:
         path: any configuration of AMCT's.
         model: the float ONNX model.
         dialect: whose type names a simple configuration uses; None: told by its content.
+        fix_input: inputs to turn into constants.
 
     Raises:
         ModelError, ConfigError: each names what is wrong, where, and what to do.
@@ -165,7 +189,7 @@ def check_config(path: PathLike, *, model: PathLike | None = None, dialect: Dial
     if model is None or not isinstance(config, QuantConfig | JsonConfig | RetrainConfig | RetrainJson):
         notes = calibration_config(config).notes if isinstance(config, JsonConfig) else config.notes
         return CheckedConfig(file, (found, *_events(notes)))
-    plan, events = _plan_of(config, model)
+    plan, events = _plan_of(config, _Model(model, fix_input or {}))
     return CheckedConfig(file, (found, *events), plan)
 
 
@@ -205,18 +229,21 @@ def _events(notes: Sequence[ConfigNote]) -> tuple[Event, ...]:
     return tuple(Event("fit", note.severity, note.message) for note in notes)
 
 
-def _prepared(model: PathLike, config: QuantConfig | None = None) -> "PreparedModel":
+def _prepared(model: _Model, config: QuantConfig | None = None) -> "PreparedModel":
     from calibrant.ingest.model import prepare_model
 
+    path, fixed = Path(model.path), {name: str(value) for name, value in model.fix_input.items()}
     if config is None:
-        return prepare_model(Path(model))
-    return prepare_model(Path(model), do_fusion=config.do_fusion, skip_fusion_layers=config.skip_fusion_layers)
+        return prepare_model(path, fix_input=fixed)
+    return prepare_model(
+        path, do_fusion=config.do_fusion, skip_fusion_layers=config.skip_fusion_layers, fix_input=fixed
+    )
 
 
 # Making
 
 
-def _converted(file: ConfigFile, model: PathLike | None) -> _Text:
+def _converted(file: ConfigFile, model: _Model | None) -> _Text:
     config = file.config
     if isinstance(config, JsonConfig):
         return _simple_text(layerwise_config(config), model)
@@ -231,7 +258,7 @@ def _converted(file: ConfigFile, model: PathLike | None) -> _Text:
     return _retrain_text(config, model) if isinstance(config, RetrainConfig) else _json_text(config, model)
 
 
-def _json_text(config: QuantConfig, model: PathLike) -> _Text:
+def _json_text(config: QuantConfig, model: _Model) -> _Text:
     from calibrant.handover import check_plan
     from calibrant.quantizers.plan import json_config
 
@@ -258,7 +285,7 @@ def _without_key(config: QuantConfig, plan: "Plan") -> Iterator[Event]:
         yield Event("fit", "warn", f"{source}: enable_auto_nuq is left out: config.json has no key for it")
 
 
-def _retrain_text(config: RetrainConfig, model: PathLike) -> _Text:
+def _retrain_text(config: RetrainConfig, model: _Model) -> _Text:
     from calibrant.ingest.layers import layer_rows_of
     from calibrant.quantizers.retrain_layers import retrain_layers
 
@@ -267,7 +294,7 @@ def _retrain_text(config: RetrainConfig, model: PathLike) -> _Text:
     return _Text(format_retrain_json(found.json), (*prepared.events, *found.events))
 
 
-def _simple_text(config: LayerwiseConfig, model: PathLike | None) -> _Text:
+def _simple_text(config: LayerwiseConfig, model: _Model | None) -> _Text:
     from calibrant.handover import check_plan
 
     if model is None:
@@ -311,7 +338,7 @@ def _losses(config: LayerwiseConfig) -> list[Event]:
     return [Event("fit", "info", text), *(Event("fit", "warn", one) for one in left_out)]
 
 
-def _simple_retrain_text(config: RetrainJson, model: PathLike | None) -> _Text:
+def _simple_retrain_text(config: RetrainJson, model: _Model | None) -> _Text:
     from calibrant.ingest.layers import layer_rows_of
     from calibrant.quantizers.retrain_layers import check_retrain_json
 
@@ -331,7 +358,7 @@ def _simple_retrain_text(config: RetrainJson, model: PathLike | None) -> _Text:
 
 
 def _plan_of(
-    config: QuantConfig | JsonConfig | RetrainConfig | RetrainJson, model: PathLike
+    config: QuantConfig | JsonConfig | RetrainConfig | RetrainJson, model: _Model
 ) -> "tuple[pl.DataFrame, tuple[Event, ...]]":
     if isinstance(config, QuantConfig | JsonConfig):
         from calibrant.handover import check_plan
@@ -343,7 +370,7 @@ def _plan_of(
     return _retrain_plan(config, model)
 
 
-def _retrain_plan(config: RetrainConfig | RetrainJson, model: PathLike) -> "tuple[pl.DataFrame, tuple[Event, ...]]":
+def _retrain_plan(config: RetrainConfig | RetrainJson, model: _Model) -> "tuple[pl.DataFrame, tuple[Event, ...]]":
     from calibrant.ingest.layers import layer_rows_of
     from calibrant.ingest.nodes import model_nodes
     from calibrant.quantizers.retrain_layers import check_retrain_json, retrain_frame

@@ -249,6 +249,26 @@ def test_the_updated_model_computes_the_same(tmp_path, model) -> None:
     assert [node.name for node in onnx.load(copy).graph.node] == ["Conv_0", "Relu_1", "Conv_2"]
 
 
+def test_external_weights_go_with_the_updated_model(tmp_path) -> None:
+    path, copy = tmp_path / "a" / "m.onnx", tmp_path / "b" / "named.onnx"
+    path.parent.mkdir()
+    onnx.save_model(models.depthwise(), path, save_as_external_data=True, size_threshold=0, location="named.onnx.data")
+    create_config(path, output=tmp_path / "c.json", updated_model=copy)
+    feed = {"x": models.normal(2, 4, 8, 8)}
+    np.testing.assert_array_equal(models.run(copy, feed)[0], models.run(path, feed)[0])
+    with pytest.raises(ModelError, match=r"named\.onnx\.data would replace the weights of the model itself"):
+        create_config(path, output=tmp_path / "c.json", updated_model=path.parent / "named.onnx")
+
+
+def test_inputs_can_be_fixed(tmp_path, command) -> None:
+    path = models.save(models.two_inputs(), tmp_path / "model.onnx")
+    code, _, err = command("config", "create", path, "-o", tmp_path / "c.json", "--fix-input", "nothing=1")
+    assert code == 1
+    assert "nothing" in err
+    code, _, err = command("config", "check", tmp_path / "c.json", "--fix-input", "x")
+    assert (code, err.splitlines()[-1]) == (1, "error: --fix-input 'x': expected NAME=VALUE, e.g. --fix-input sr=16000")
+
+
 def test_equal_names_become_unique(tmp_path) -> None:
     proto = models.depthwise()
     for node in proto.graph.node:

@@ -47,8 +47,13 @@ def _name(model: ir.Model) -> int:
 
 def _save(model: ir.Model, output: Path) -> None:
     """Write the copy whole or not at all."""
-    tensors = model.graph.initializers.tensors()
-    external = f"{output.name}.data" if any(isinstance(one, ir.ExternalTensor) for one in tensors) else None
+    sources = {
+        Path(one.path).resolve() for one in model.graph.initializers.tensors() if isinstance(one, ir.ExternalTensor)
+    }
+    external = f"{output.name}.data" if sources else None
+    if external is not None and output.with_name(external).resolve() in sources:
+        message = f"{output}: {external} would replace the weights of the model itself; give another path"
+        raise ModelError(message)
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
