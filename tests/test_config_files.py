@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from polars.testing import assert_frame_equal
+from shared_material import needs_shared, shared_model
 
 import calibrant
 from calibrant import cli, pipeline
@@ -297,6 +298,16 @@ def test_text_to_json_to_text_loses_nothing(tmp_path, model, text) -> None:
     first = convert_config(cfg, tmp_path / "a.json", model=model).path
     back = convert_config(first, tmp_path / "b.cfg", model=model).path
     again = convert_config(back, tmp_path / "c.json", model=model).path
+    assert again.read_bytes() == first.read_bytes()
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["mnist_vit", "mnist_dwnet", "basic_pitch_nmp", "rapid_orientation"])
+def test_the_config_json_of_a_real_model_survives_the_way_through_text(tmp_path, name) -> None:
+    path = shared_model(name)
+    first = create_config(path, output=tmp_path / "a.json").path
+    back = convert_config(first, tmp_path / "quant.cfg", model=path).path
+    again = convert_config(back, tmp_path / "b.json", model=path).path
     assert again.read_bytes() == first.read_bytes()
 
 
