@@ -7,7 +7,7 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -435,6 +435,9 @@ def demo(
     show_demo(result)
 
 
+_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
 def _describe(error: BaseException) -> str:
     if isinstance(error, CalibrantError):
         return str(error)
@@ -456,10 +459,16 @@ def main() -> None:
         # The reader of stdout has gone; Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except KeyboardInterrupt:
+        _fail("interrupted; what was finished stays, run the command again", _INTERRUPTED)
     except Exception as error:
         if traceback:
             raise
-        from calibrant.console import print_error
+        _fail(_describe(error), 1)
 
-        print_error(_describe(error))
-        sys.exit(1)
+
+def _fail(message: str, code: int) -> NoReturn:
+    from calibrant.console import print_error
+
+    print_error(message)
+    sys.exit(code)

@@ -243,9 +243,11 @@ def _capture_anew(
 ) -> Run:
     from calibrant.ingest.capture import CaptureOptions, capture_activations
     from calibrant.ingest.model import save_prepared
+    from calibrant.ingest.session import check_loads
 
     with _new_run(folder, info, restart=restart) as run:
         save_prepared(prepared, run.model_folder)
+        check_loads(run.model_folder / "prepared.onnx")
         options = CaptureOptions(
             batch_size=batch_size, keep="raw" if info.keep == "raw" else "stats", batch_num=config.batch_num
         )

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import calibrant
 from calibrant.errors import ModelError
 from calibrant.ingest.model import load_prepared, prepare_model
 
@@ -291,3 +292,14 @@ def test_a_bias_of_another_length(tmp_path: Path) -> None:
 def test_an_attribute_of_another_type(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"not a valid ONNX model \(Mismatched attribute type in 'conv : strides'"):
         prepare(models.conv_relu(strides="ab"), tmp_path)
+
+
+def test_what_onnxruntime_refuses_behind_the_last_layer_costs_no_capture(tmp_path):
+    proto = models.conv_relu()
+    proto.graph.node.append(models.node("Frobnicate", [proto.graph.output[0].name], "z", "strange", domain="my.domain"))
+    proto.opset_import.append(onnx.helper.make_opsetid("my.domain", 1))
+    proto.graph.output[0].name = "z"
+    path = models.save(proto, tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="onnxruntime refuses the model: .*Frobnicate"):
+        calibrant.capture(path, [{"x": np.zeros((1, 3, 8, 8), np.float32)}], run=tmp_path / "r")
+    assert not (tmp_path / "r").exists()

@@ -59,7 +59,7 @@ def session_of(model: onnx.ModelProto | bytes, folder: str | None = None) -> ort
     """
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
+    options.log_severity_level = 4
     options.add_session_config_entry(
         "session.intra_op.allow_spinning", "0"
     )  # idle pools would take the cores from BLAS

@@ -20,7 +20,7 @@ SESSION_ERRORS: Final = (
     state.EPFail, state.Fail, state.InvalidArgument, state.InvalidGraph, state.InvalidProtobuf, state.NotImplemented,
     state.RuntimeException,
 )  # fmt: skip
-ERRORS_ONLY: Final = 3  # onnxruntime's log level: its warnings speak of its own optimizations
+QUIET: Final = 4  # onnxruntime's log level: its errors come as exceptions, its warnings speak of its own optimizations
 CAPTURED_DTYPES: Final = (np.dtype(np.float32), np.dtype(np.float16))
 
 
@@ -66,8 +66,24 @@ def session_options() -> Any:
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.use_deterministic_compute = True
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads leave the cores to the fold
-    options.log_severity_level = ERRORS_ONLY
+    options.log_severity_level = QUIET
     return options
+
+
+def check_loads(path: Path) -> None:
+    """Let onnxruntime load the whole model, so that what it refuses behind the last captured tensor costs no capture.
+
+    Raises:
+        ModelError: it refuses the model.
+    """
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = QUIET
+    try:
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except SESSION_ERRORS as error:
+        message = f"onnxruntime refuses the model: {_one_line(error)}; calibration and verify run it, so mend or cut that node"
+        raise ModelError(message) from error
 
 
 class ActivationSession:
