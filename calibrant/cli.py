@@ -459,8 +459,10 @@ def main() -> None:
         # The reader of stdout has gone; Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except KeyboardInterrupt:
-        _fail("interrupted; what was finished stays, run the command again", _INTERRUPTED)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            _fail("interrupted; what was finished stays, run the command again", _INTERRUPTED)
+        raise
     except Exception as error:
         if traceback:
             raise

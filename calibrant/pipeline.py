@@ -246,6 +246,7 @@ def _capture_anew(
     from calibrant.ingest.session import check_loads
 
     with _new_run(folder, info, restart=restart) as run:
+        progress("capture", 0, 0)
         save_prepared(prepared, run.model_folder)
         check_loads(run.model_folder / "prepared.onnx")
         options = CaptureOptions(

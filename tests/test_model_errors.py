@@ -300,6 +300,6 @@ def test_what_onnxruntime_refuses_behind_the_last_layer_costs_no_capture(tmp_pat
     proto.opset_import.append(onnx.helper.make_opsetid("my.domain", 1))
     proto.graph.output[0].name = "z"
     path = models.save(proto, tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match="onnxruntime refuses the model: .*Frobnicate"):
+    with pytest.raises(ModelError, match=r"onnxruntime refuses the model: .*Frobnicate"):
         calibrant.capture(path, [{"x": np.zeros((1, 3, 8, 8), np.float32)}], run=tmp_path / "r")
     assert not (tmp_path / "r").exists()
