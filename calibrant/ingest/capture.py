@@ -176,8 +176,8 @@ class _Capture:
         self._finish(flight)
         with self._clock("write"):
             self._recorder.close()
-        done = len(self.seen.rows)
-        self._progress("capture", done, done)
+        if count is None:
+            self._progress("capture", len(self.seen.rows), len(self.seen.rows))
 
     def _read(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         while True:
