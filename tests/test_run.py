@@ -144,3 +144,13 @@ def test_a_table_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(RunError, match=r"events\.parquet: cannot be written .* free space on its disk"):
         run.write("events", empty_frame("events"))
     assert [path.name for path in (run.path / "tables").iterdir()] == ["events.parquet"]
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("calibrant.stats.run._write_atomically", full)
+    with pytest.raises(RunError, match="cannot make the run folder"):
+        create_run(tmp_path / "deep" / "r", make_info())
+    assert list(tmp_path.iterdir()) == []

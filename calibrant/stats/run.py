@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -127,6 +128,7 @@ def create_run(path: Path, info: RunInfo) -> "Run":
         what = "a run" if is_run(path) else "not a run of calibrant"
         message = f"{path}: exists and is {what}; choose another --run folder"
         raise RunError(message)
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
         for folder in ("model", "captures", "tables"):
@@ -134,9 +136,19 @@ def create_run(path: Path, info: RunInfo) -> "Run":
         run = Run(path, info)
         run.update_info()
     except OSError as error:
+        _unmake(path, made)
         message = f"{path}: cannot make the run folder ({error.strerror}); choose a writable --run folder"
         raise RunError(message) from error
     return run
+
+
+def _unmake(path: Path, made: list[Path]) -> None:
+    """Take back what a failed `create_run` put into an empty place."""
+    for folder in ("model", "captures", "tables"):
+        shutil.rmtree(path / folder, ignore_errors=True)
+    for folder in made:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def remove_run(path: Path) -> None:
