@@ -144,8 +144,8 @@ def create_run(path: Path, info: RunInfo) -> "Run":
 
 def _unmake(path: Path, made: list[Path]) -> None:
     """Take back what a failed `create_run` put into an empty place."""
-    for folder in ("model", "captures", "tables"):
-        shutil.rmtree(path / folder, ignore_errors=True)
+    for name in ("model", "captures", "tables"):
+        shutil.rmtree(path / name, ignore_errors=True)
     for folder in made:
         with suppress(OSError):
             folder.rmdir()
