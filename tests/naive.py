@@ -605,3 +605,41 @@ def average_pool(x: np.ndarray, kernel: Sequence[int], *, count_include_pad=Fals
         counts[(*head, *spot)] += real or (count_include_pad and on_padding)
         sums[(*head, *spot)] += int(x[(*head, *source)]) if real else 0
     return sums, counts
+
+
+def nearest_centre(code: int, centres: Sequence[int]) -> int:
+    """The lower of two centres that are equally near."""
+    return min(sorted(set(centres)), key=lambda centre: (abs(code - centre), centre))
+
+
+def nuq_loss(codes: Sequence[int], centres: Sequence[int]) -> int:
+    return sum((code - nearest_centre(code, centres)) ** 2 for code in codes)
+
+
+def nuq_best_loss(codes: Sequence[int], steps: int) -> int:
+    """Try every choice of whole-number centres between the least and the greatest code."""
+    values = range(min(codes), max(codes) + 1)
+    return min(nuq_loss(codes, chosen) for chosen in itertools.combinations(values, min(steps, len(values))))
+
+
+def nuq_seeded_centres(codes: Sequence[int], steps: int) -> list[int]:
+    """The codes in the middles of equal shares, then one pass of Lloyd's, rounded half to even."""
+    ordered, seeds = sorted(codes), set()
+    for step in range(steps):
+        rank = Fraction((2 * step + 1) * len(ordered), 2 * steps)
+        seeds.add(next(code for place, code in enumerate(ordered, 1) if place >= rank))
+    members = {seed: [code for code in ordered if nearest_centre(code, list(seeds)) == seed] for seed in seeds}
+    return sorted({round(Fraction(sum(own), len(own))) for own in members.values()})
+
+
+def pack_nibbles(codes: np.ndarray, axis: int) -> np.ndarray:
+    """Two 4-bit codes a byte along an axis: the even one in the low half."""
+    shape = list(codes.shape)
+    shape[axis] //= 2
+    packed = np.zeros(shape, np.int8)
+    for place in np.ndindex(*shape):
+        even, odd = list(place), list(place)
+        even[axis], odd[axis] = 2 * place[axis], 2 * place[axis] + 1
+        byte = (int(codes[tuple(even)]) & 0xF) | (int(codes[tuple(odd)]) & 0xF) << 4
+        packed[place] = byte - 256 if byte > 127 else byte
+    return packed

@@ -1,4 +1,4 @@
-"""Statistics to scales and offsets: IFMR, HFMG, ARQ, DMQ and the plan that chooses among them.
+"""Statistics to scales and offsets: IFMR, HFMG, ARQ, NUQ, DMQ and the plan that chooses among them.
 
 Every fit is a pure function of statistics and frozen options. Names resolve on first use, so that importing this package compiles nothing.
 """
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from calibrant.quantizers.dmq import fit_dmq
     from calibrant.quantizers.hfmg import fit_hfmg
     from calibrant.quantizers.ifmr import fit_ifmr
-    from calibrant.quantizers.options import ArqOptions, DmqOptions, HfmgOptions, IfmrOptions
+    from calibrant.quantizers.nuq import NuqFit, fit_nuq
+    from calibrant.quantizers.options import ArqOptions, DmqOptions, HfmgOptions, IfmrOptions, NuqOptions
     from calibrant.quantizers.quality import DataQuality, WeightQuality, data_quality, weight_quality
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "Fit",
     "HfmgOptions",
     "IfmrOptions",
+    "NuqFit",
+    "NuqOptions",
     "WeightQuality",
     "data_quality",
     "dequantize",
@@ -31,6 +34,7 @@ __all__ = [
     "fit_dmq",
     "fit_hfmg",
     "fit_ifmr",
+    "fit_nuq",
     "quantize",
     "quantize_bias",
     "weight_quality",
@@ -43,7 +47,8 @@ _HOMES = {
     "dmq": ("fit_dmq",),
     "hfmg": ("fit_hfmg",),
     "ifmr": ("fit_ifmr",),
-    "options": ("ArqOptions", "DmqOptions", "HfmgOptions", "IfmrOptions"),
+    "nuq": ("NuqFit", "fit_nuq"),
+    "options": ("ArqOptions", "DmqOptions", "HfmgOptions", "IfmrOptions", "NuqOptions"),
     "quality": ("DataQuality", "WeightQuality", "data_quality", "weight_quality"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

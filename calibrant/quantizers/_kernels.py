@@ -249,3 +249,49 @@ def row_errors(
             signal[row] += np.float64(x) * np.float64(x)
             noise[row] += error * error
     return signal, noise
+
+
+@kernel
+def best_intervals(levels: Int64Array, counts: Int64Array, parts: int) -> Int64Array:
+    """Split ascending whole-number levels into intervals so that the summed squared distance to whole-number centres is least.
+
+    ``best[j]`` is the least loss of the levels before j in so many intervals as rounds are done; an interval's best centre is its
+    mean, rounded. All losses are exact whole numbers; of equal ones the first split counts.
+
+    Args:
+        levels: ascending, each at most 2**15 in magnitude.
+        counts: how often each occurs, at least once.
+        parts: number of intervals, at most that of the levels.
+
+    Returns:
+        the centres, shape (parts,), ascending.
+    """
+    size = levels.size
+    zeroth, first = np.zeros(size + 1, np.int64), np.zeros(size + 1, np.int64)
+    second = np.zeros(size + 1, np.int64)
+    for j in range(size):
+        zeroth[j + 1] = zeroth[j] + counts[j]
+        first[j + 1] = first[j] + counts[j] * levels[j]
+        second[j + 1] = second[j] + counts[j] * levels[j] * levels[j]
+    best, last = np.full(size + 1, -1, np.int64), np.full(size + 1, -1, np.int64)  # -1: impossible
+    last[0] = 0
+    cuts = np.zeros((parts + 1, size + 1), np.int64)
+    for part in range(1, parts + 1):
+        best[:] = -1
+        for j in range(part, size + 1):
+            for i in range(part - 1, j):
+                if last[i] < 0:
+                    continue
+                weight, total = zeroth[j] - zeroth[i], first[j] - first[i]
+                centre = (2 * total + weight) // (2 * weight)
+                loss = last[i] + second[j] - second[i] - 2 * centre * total + centre * centre * weight
+                if best[j] < 0 or loss < best[j]:
+                    best[j], cuts[part, j] = loss, i
+        last[:] = best
+    centres, j = np.empty(parts, np.int64), size
+    for part in range(parts, 0, -1):
+        i = cuts[part, j]
+        weight, total = zeroth[j] - zeroth[i], first[j] - first[i]
+        centres[part - 1] = (2 * total + weight) // (2 * weight)
+        j = i
+    return centres

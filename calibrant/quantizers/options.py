@@ -14,6 +14,8 @@ from calibrant.errors import ConfigError
 DATA_BITS: Final = (4, 8, 16)
 WEIGHT_BITS: Final = (4, 6, 7, 8)
 HISTOGRAM_SIZES: Final = (1024, 2048, 4096, 8192)
+NUQ_STEPS: Final = (16, 32)
+NUQ_ITERATIONS: Final = tuple(range(6))
 CANDIDATES_ALLOWED: Final = 100_000  # a mistyped search_step must not run for hours
 
 
@@ -130,6 +132,30 @@ class DmqOptions:
 
     def __post_init__(self) -> None:
         _require_strength(self.migration_strength)
+
+
+@dataclass(frozen=True)
+class NuqOptions:
+    """Options of the choice of a quantized weight's levels.
+
+    Attributes:
+        num_steps: how many of the 256 levels stay: 16 or 32.
+        num_of_iteration: 0 to 5; 0 places them by quantiles and one pass of Lloyd's, any other finds the best ones.
+
+    Raises:
+        ConfigError: a value is out of its range.
+
+    Example:
+        >>> NuqOptions().num_steps
+        32
+    """
+
+    num_steps: int = 32
+    num_of_iteration: int = 1
+
+    def __post_init__(self) -> None:
+        _require_choice("num_steps", self.num_steps, NUQ_STEPS)
+        _require_choice("num_of_iteration", self.num_of_iteration, NUQ_ITERATIONS)
 
 
 def _refuse(field: str, value: object, valid: str) -> NoReturn:
