@@ -14,6 +14,7 @@ from calibrant.errors import ConfigError, nearest
 from calibrant.export.quantized_layer import QuantizedLayer
 from calibrant.ingest.layers import Layer
 from calibrant.ingest.model import PreparedModel
+from calibrant.ingest.passes.batch_norm import chain_of
 from calibrant.proto.record import PruneGroup, RecordEntry
 from calibrant.proto.record_rules import check_entries, of_entry
 from calibrant.stats.events import Event
@@ -101,7 +102,7 @@ def kept_apart(prepared: PreparedModel) -> frozenset[str]:
     Their scales belong to weights that are not fused, which a record has to say.
     """
     nodes = (node for node in prepared.model.graph if node.op_type in _CHANNEL_WISE and not node.domain)
-    return frozenset(str(node.name) for node in nodes if _feeds_norm(node.outputs[0]))
+    return frozenset(str(node.name) for node in nodes if _feeds_norm(node.outputs[0]) or chain_of(node) is not None)
 
 
 def _feeds_norm(value: ir.Value) -> bool:

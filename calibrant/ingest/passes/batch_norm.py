@@ -1,8 +1,9 @@
-"""Fold BatchNormalization into the convolution before it.
+"""Fold BatchNormalization, and a Mul or Add of a constant around it, into the convolution before it.
 
 AMCT's rule (amct-config-and-export.md, 4.1): the convolution has exactly one consumer, that BatchNormalization, in
 inference form; it is not in skip_fusion_layers; the result is finite. ``w' = w * s`` and ``b' = (b - mean) * s + beta`` with
-``s = gamma / sqrt(var + epsilon)`` for each output channel, computed in float64 and rounded once.
+``s = gamma / sqrt(var + epsilon)`` for each output channel, computed in float64 and rounded once. A Mul or Add of one value a
+channel before or behind the BatchNormalization goes along with it.
 """
 
 from collections import Counter
@@ -15,22 +16,22 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from calibrant.errors import ConfigError, nearest
+from calibrant.ingest.nodes import channels, parameter
 from calibrant.ingest.passes.constants import initializer_tensor, make_initializer, set_initializer
 from calibrant.ingest.passes.names import UniqueNames, original_nodes, set_original_nodes, value_names
+from calibrant.ingest.passes.norm_chain import NormChain, float_array, norm_chain
 from calibrant.stats.events import Event
 
 Array = npt.NDArray[Any]
 FUSABLE_TYPES: Final = ("Conv", "ConvTranspose")
-_EPSILON: Final = 1e-5  # ONNX default
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
     conv: ir.Node
-    norm: ir.Node
+    chain: NormChain
     weight: Array
     bias: Array | None
-    parameters: tuple[Array, ...]  # gamma, beta, mean, var: shape (C,)
 
 
 def fuse_batch_norm(model: ir.Model, *, skip: Sequence[str] = ()) -> list[Event]:
@@ -77,45 +78,32 @@ def check_skip_fusion(graph: ir.Graph, skip: Sequence[str]) -> None:
 
 
 def _pair(conv: ir.Node) -> _Pair | None:
-    if conv.op_type not in FUSABLE_TYPES or conv.domain or conv.outputs[0].is_graph_output():
+    chain = chain_of(conv)
+    if chain is None or not chain.is_constant:
         return None
-    uses = list(conv.outputs[0].uses())
-    if len(uses) != 1 or uses[0].idx != 0 or not _is_inference_norm(uses[0].node, conv.graph):
-        return None
-    norm = uses[0].node
-    weight = _float_array(conv.inputs[1])
+    weight = float_array(conv.inputs[1])
     bias_value = conv.inputs[2] if len(conv.inputs) > 2 else None
-    bias = _float_array(bias_value)
-    parameters = tuple(array for value in norm.inputs[1:] if (array := _float_array(value)) is not None)
-    if weight is None or len(parameters) != 4 or (bias_value is not None and bias is None):
+    bias = float_array(bias_value)
+    if weight is None or (bias_value is not None and bias is None):
         return None
-    return _Pair(conv, norm, weight, bias, parameters)
+    return _Pair(conv, chain, weight, bias)
 
 
-def _is_inference_norm(node: ir.Node, graph: ir.Graph | None) -> bool:
-    return (
-        node.op_type == "BatchNormalization"
-        and not node.domain
-        and node.graph is graph
-        and len(node.inputs) == 5
-        and not any(output.uses() or output.is_graph_output() for output in node.outputs[1:])
-        and not node.attributes.get_int("training_mode", 0)
-        and node.attributes.get_int("spatial", 1) == 1
-    )
-
-
-def _float_array(value: ir.Value | None) -> Array | None:
-    tensor = initializer_tensor(value)
-    if tensor is None or tensor.dtype != ir.DataType.FLOAT:
+def chain_of(node: ir.Node) -> NormChain | None:
+    """Return what could be fused into a convolution with a constant weight, or None."""
+    tensor = initializer_tensor(parameter(node, 1))
+    outputs, _ = channels(node, parameter(node, 1))
+    if node.op_type not in FUSABLE_TYPES or node.domain or tensor is None or outputs is None:
         return None
-    return tensor.numpy()
+    return norm_chain(node, outputs, len(tensor.shape))
 
 
 def _fuse(graph: ir.Graph, pair: _Pair, names: UniqueNames) -> list[Event]:
-    weight, bias = fused_parameters(pair.conv, pair.weight, pair.bias, pair.parameters, _epsilon(pair.norm))
+    weight, bias = fused_parameters(pair.conv, pair.weight, pair.bias, pair.chain)
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
         message = (
-            f"BatchNormalization '{pair.norm.name}' was not fused: the fused weight of '{pair.conv.name}' is not finite"
+            f"BatchNormalization '{pair.chain.norm.name}' was not fused: "
+            f"the fused weight of '{pair.conv.name}' is not finite"
         )
         return [Event("ingest", "warn", message, str(pair.conv.name))]
     _set_parameter(graph, pair.conv, 1, weight, names)
@@ -124,20 +112,13 @@ def _fuse(graph: ir.Graph, pair: _Pair, names: UniqueNames) -> list[Event]:
     return []
 
 
-def _epsilon(norm: ir.Node) -> float:
-    return float(norm.attributes.get_float("epsilon", _EPSILON))
-
-
-def fused_parameters(
-    conv: ir.Node, weight: Array, bias: Array | None, parameters: Sequence[Array], epsilon: float
-) -> tuple[Array, Array]:
-    """Return the weight and bias of a convolution followed by this BatchNormalization, float32."""
-    gamma, beta, mean, var = (array.astype(np.float64) for array in parameters)
+def fused_parameters(conv: ir.Node, weight: Array, bias: Array | None, chain: NormChain) -> tuple[Array, Array]:
+    """Return the weight and bias of a convolution with what follows it, float32."""
+    outputs, _ = channels(conv, conv.inputs[1])
+    start = np.zeros(outputs or 0) if bias is None else bias.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        scale = gamma / np.sqrt(var + epsilon)
-        start = np.zeros_like(mean) if bias is None else bias.astype(np.float64)
+        scale, fused_bias = chain.scale_and_bias(start)
         fused_weight = weight.astype(np.float64) * _weight_scale(conv, weight, scale)
-        fused_bias = (start - mean) * scale + beta
         return fused_weight.astype(np.float32), fused_bias.astype(np.float32)
 
 
@@ -162,12 +143,15 @@ def _set_parameter(graph: ir.Graph, node: ir.Node, position: int, array: Array, 
 
 
 def _bypass(graph: ir.Graph, pair: _Pair) -> None:
-    """Let the convolution make the value that the BatchNormalization made, under that value's name."""
-    result, kept = pair.norm.outputs[0], pair.conv.outputs[0]
+    """Let the convolution make the value that the last fused node made, under that value's name."""
+    nodes = pair.chain.nodes
+    result, kept = nodes[-1].outputs[0], pair.conv.outputs[0]
     name = result.name
     if kept.shape is None:
         kept.shape = result.shape
+    fused = [source for node in nodes for source in original_nodes(node)]
     result.replace_all_uses_with(kept, replace_graph_outputs=True)
-    graph.remove(pair.norm, safe=True)
+    for node in reversed(nodes):
+        graph.remove(node, safe=True)
     kept.name = name
-    set_original_nodes(pair.conv, [*original_nodes(pair.conv), *original_nodes(pair.norm)])
+    set_original_nodes(pair.conv, [*original_nodes(pair.conv), *fused])

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from calibrant.ingest.nodes import LAYER_TYPES
 from calibrant.ingest.passes.constants import ConstantValues, initializer_tensor, make_initializer, set_initializer
 from calibrant.ingest.passes.names import UniqueNames, value_names
+from calibrant.ingest.passes.norm_chain import CONSTANT_TYPES
 from calibrant.ingest.refusals import matmul_bias, refusal
 from calibrant.stats.events import Event
 
@@ -36,13 +37,30 @@ def _parameters(graph: ir.Graph) -> list[ir.Value]:
             found += node.inputs[0 if node.op_type == "MatMul" else 1 :]
         elif node.op_type == "BatchNormalization":
             found += node.inputs[1:_BATCH_NORM_PARAMETERS]
-        elif node.op_type == "Add" and any(v is not None and _is_matmul(v.producer()) for v in node.inputs):
+        elif node.op_type in CONSTANT_TYPES and (_is_behind_matmul(node) or _is_beside_norm(node)):
             found += node.inputs
     return [value for value in found if value is not None]
 
 
-def _is_matmul(node: ir.Node | None) -> bool:
-    return node is not None and node.op_type == "MatMul"
+def _is_behind_matmul(node: ir.Node) -> bool:
+    makers = [value.producer() for value in node.inputs if value is not None]
+    return node.op_type == "Add" and any(maker is not None and maker.op_type == "MatMul" for maker in makers)
+
+
+def _is_beside_norm(node: ir.Node) -> bool:
+    """Whether a BatchNormalization follows a Mul or Add, or stands before it with others of the kind between."""
+    if any(use.node.op_type == "BatchNormalization" for use in node.outputs[0].uses()):
+        return True
+    makers = [maker for value in node.inputs if value is not None and (maker := value.producer()) is not None]
+    while makers:
+        maker = makers.pop()
+        if maker.op_type == "BatchNormalization":
+            return True
+        if maker.op_type in CONSTANT_TYPES and len(maker.outputs[0].uses()) == 1:
+            makers += [
+                before for value in maker.inputs if value is not None and (before := value.producer()) is not None
+            ]
+    return False
 
 
 def own_parameters(model: ir.Model) -> list[Event]:
