@@ -6,7 +6,7 @@ No inference: everything comes from the run's tables and from the weights of its
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,13 @@ from calibrant.quantizers.bias import quantize_bias
 from calibrant.quantizers.hfmg import HfmgOptions, fit_hfmg
 from calibrant.quantizers.ifmr import fit_ifmr
 from calibrant.quantizers.plan import DataPlan, LayerPlan, Plan, resolve_plan
-from calibrant.quantizers.quality import DataQuality, WeightQuality, data_quality, weight_quality
+from calibrant.quantizers.quality import DataQuality, WeightQuality, data_quality
 from calibrant.stats.events import Event, Progress
 from calibrant.stats.histogram import LogLinearHistogram
 from calibrant.stats.run import Run
 from calibrant.stats.tables import SCHEMAS, LayerRow, layer_rows
 from calibrant.stats.weights import channels_first
+from calibrant.weight_range import dead_channels, weight_in_range
 
 FloatArray = npt.NDArray[np.floating]
 
@@ -58,6 +59,8 @@ class _WeightFit:
     fit: Fit
     quality: WeightQuality
     bias: "npt.NDArray[np.float32] | None"
+    decided_by: tuple[str, ...]
+    events: tuple[Event, ...]
 
 
 class _Statistics:
@@ -106,7 +109,9 @@ def _by_tensor(frame: pl.DataFrame) -> dict[int, pl.DataFrame]:
     return {int(key[0]): part for key, part in parts.items()}
 
 
-def calibrate(run: Run, config: QuantConfig, name: str, *, exact: bool, progress: Progress) -> Calibration:
+def calibrate(
+    run: Run, config: QuantConfig, name: str, *, exact: bool, progress: Progress, strict_amct: bool = False
+) -> Calibration:
     """Fit every layer of the plan.
 
     Args:
@@ -115,9 +120,11 @@ def calibrate(run: Run, config: QuantConfig, name: str, *, exact: bool, progress
         name: name of the fit, for the rows.
         exact: search on raw values.
         progress: called as ``progress("fit", done, total)``.
+        strict_amct: refuse a bias outside int32, as AMCT does, instead of raising the weight's scale.
 
     Raises:
         ConfigError: the configuration names what the model does not have, or leaves no layer to quantize.
+        RangeError: `strict_amct` and a bias leaves int32.
         RunError: `exact` without raw captures.
     """
     parameters = Parameters(run.model_folder)
@@ -125,16 +132,18 @@ def calibrate(run: Run, config: QuantConfig, name: str, *, exact: bool, progress
     plan = resolve_plan(config, list(layers.values()), other_nodes=parameters.nodes)
     enabled = plan.enabled
     data = _fit_all_data(_Statistics(run), enabled, exact=exact, progress=progress)
-    weights = {row.layer_id: _fit_weight(parameters, layers[row.layer_id], row) for row in enabled}
-    plan, bias_events = _check_biases(plan, data, weights)
-    _require_a_layer(plan, bias_events)
-    kept = plan.enabled
+    weights = {
+        row.layer_id: _fit_weight(parameters, layers[row.layer_id], row, data[_data_key(row)].fit, strict=strict_amct)
+        for row in enabled
+    }
+    _require_a_layer(plan)
     frames = {
         "plan": plan.frame(name),
-        "search": _search_frame(name, kept, data),
-        "quant_params": _parameter_frame(name, kept, data, weights),
+        "search": _search_frame(name, enabled, data),
+        "quant_params": _parameter_frame(name, enabled, data, weights),
     }
-    return Calibration(frames, (*plan.events, *bias_events))
+    found = (event for weight in weights.values() if weight is not None for event in weight.events)
+    return Calibration(frames, (*plan.events, *found))
 
 
 def _data_key(row: LayerPlan) -> tuple[int, DataPlan]:
@@ -181,49 +190,23 @@ def _naming(where: str) -> Iterator[None]:
         raise type(error)(message) from error
 
 
-def _fit_weight(parameters: Parameters, layer: LayerRow, row: LayerPlan) -> _WeightFit | None:
+def _fit_weight(
+    parameters: Parameters, layer: LayerRow, row: LayerPlan, data: Fit, *, strict: bool
+) -> _WeightFit | None:
     if layer.weight is None:
         return None
     weight = channels_first(parameters.value(layer.weight), layer.op_type, layer.groups)
     with _naming(f"weight of layer '{row.layer}'"):
         fit = fit_arq(weight, row.applied.weight.options())
     bias = None if layer.bias is None else np.asarray(parameters.value(layer.bias), np.float32)
-    return _WeightFit(fit, weight_quality(weight, fit), bias)
+    found = weight_in_range(row.layer, weight, fit, bias, data, strict=strict)
+    events = (*dead_channels(row.layer, weight, fit), *found.events)
+    return _WeightFit(found.fit, found.quality, bias, found.decided_by, events)
 
 
-def _check_biases(
-    plan: Plan,
-    data: Mapping[tuple[int, DataPlan], _DataFit],
-    weights: Mapping[int, _WeightFit | None],
-) -> tuple[Plan, list[Event]]:
-    """Leave a layer in float where its bias does not fit int32 at the scale of its accumulator."""
-    rows, events = [], []
-    for row in plan.rows:
-        reason = _bias_problem(row, data, weights) if row.enabled else None
-        if reason is not None:
-            events.append(Event("fit", "warn", f"{reason}; the layer stays in float", layer=row.layer))
-            row = replace(row, enabled=False, reason=reason, enabled_decided_by="bias range")
-        rows.append(row)
-    return replace(plan, rows=tuple(rows)), events
-
-
-def _bias_problem(
-    row: LayerPlan, data: Mapping[tuple[int, DataPlan], _DataFit], weights: Mapping[int, _WeightFit | None]
-) -> str | None:
-    weight = weights[row.layer_id]
-    if weight is None or weight.bias is None:
-        return None
-    try:
-        quantize_bias(weight.bias, data[_data_key(row)].fit.scale, weight.fit.scale)
-    except RangeError as error:
-        return str(error)
-    return None
-
-
-def _require_a_layer(plan: Plan, events: Sequence[Event]) -> None:
-    if not any(row.enabled for row in plan.rows):
-        why = events[0].message if events else "every layer is skipped"
-        message = f"no layer left to quantize: {why}; change the configuration"
+def _require_a_layer(plan: Plan) -> None:
+    if not plan.enabled:
+        message = "no layer left to quantize: every layer is skipped; change the configuration"
         raise ConfigError(message)
 
 
@@ -280,7 +263,7 @@ def _data_row(name: str, row: LayerPlan, found: _DataFit) -> pl.DataFrame:
         "fit": name, "layer_id": row.layer_id, "tensor_id": row.tensor_id, "role": "data", "channel": None,
         "bits": fit.bits, "scale": float(fit.scale), "offset": int(fit.offset), "clip_min": float(fit.clip_min),
         "clip_max": float(fit.clip_max), "algorithm": fit.algorithm, "mse": quality.mse,
-        "sqnr_db": quality.sqnr_db, "clip_rate": quality.clip_rate,
+        "sqnr_db": quality.sqnr_db, "clip_rate": quality.clip_rate, "decided_by": fit.algorithm,
     }  # fmt: skip
     return _rows("quant_params", columns, 1)
 
@@ -293,7 +276,7 @@ def _weight_rows(name: str, row: LayerPlan, weight: _WeightFit) -> pl.DataFrame:
         "channel": None if fit.axis is None else np.arange(count), "bits": fit.bits, "scale": np.ravel(fit.scale),
         "offset": np.ravel(fit.offset), "clip_min": np.ravel(fit.clip_min), "clip_max": np.ravel(fit.clip_max),
         "algorithm": fit.algorithm, "mse": np.ravel(quality.mse), "sqnr_db": np.ravel(quality.sqnr_db),
-        "clip_rate": np.ravel(quality.clip_rate),
+        "clip_rate": np.ravel(quality.clip_rate), "decided_by": np.array(weight.decided_by),
     }  # fmt: skip
     return _rows("quant_params", columns, count)
 
@@ -307,6 +290,6 @@ def _bias_rows(name: str, row: LayerPlan, bias: "npt.NDArray[np.float32]", data:
     columns = {
         "fit": name, "layer_id": row.layer_id, "tensor_id": row.tensor_id, "role": "bias",
         "channel": np.arange(flat.size), "bits": 32, "scale": scale, "offset": 0, "clip_min": None, "clip_max": None,
-        "algorithm": None, "mse": error**2, "sqnr_db": None, "clip_rate": None,
+        "algorithm": None, "mse": error**2, "sqnr_db": None, "clip_rate": None, "decided_by": None,
     }  # fmt: skip
     return _rows("quant_params", columns, flat.size)

@@ -72,6 +72,10 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to th
 Restart = Annotated[
     bool, typer.Option("--restart", help="Capture anew. [default: a complete run of the same content is reused]")
 ]
+StrictAmct = Annotated[
+    bool,
+    typer.Option("--strict-amct", help="Refuse a bias outside int32, as AMCT does. [default: raise the weight scale]"),
+]
 Fail = Annotated[FailOn | None, typer.Option(help="Exit with 1 where an event of this severity was recorded.")]
 
 
@@ -186,6 +190,7 @@ def run_command(
     fix_input: FixInput = None,
     fit: Fit = "default",
     restart: Restart = False,
+    strict_amct: StrictAmct = False,
     fail_on: Fail = None,
     dialect: DialectOption = None,
     compression_optimize_conf: Annotated[
@@ -204,7 +209,7 @@ def run_command(
     with progress_bar() as progress:
         done = pipeline.run(
             model, samples, run=run, config=settings, batch_size=batch_size, keep=keep.value, prefix=prefix,
-            fix_input=fixed_inputs(fix_input), fit=fit, restart=restart, progress=progress,
+            fix_input=fixed_inputs(fix_input), fit=fit, restart=restart, strict_amct=strict_amct, progress=progress,
         )  # fmt: skip
     print_line("run", done.path.resolve())
     _print_files(done, fit)
@@ -285,6 +290,7 @@ def fit(
     exact: Annotated[
         bool, typer.Option("--exact", help="Search on the raw activations instead of the histograms.")
     ] = False,
+    strict_amct: StrictAmct = False,
     fail_on: Fail = None,
     dialect: DialectOption = None,
 ) -> None:
@@ -296,7 +302,9 @@ def fit(
     from calibrant.console import print_line, progress_bar
 
     with progress_bar() as progress:
-        done = pipeline.fit(run, config=_configuration(config, dialect), name=name, exact=exact, progress=progress)
+        done = pipeline.fit(
+            run, config=_configuration(config, dialect), name=name, exact=exact, strict_amct=strict_amct, progress=progress
+        )  # fmt: skip
     print_line("run", done.path.resolve())
     print_line("fit", name)
     _show_events(done, fail_on)

@@ -324,6 +324,7 @@ def fit(
     config: "Config | None" = None,
     name: str = "default",
     exact: bool = False,
+    strict_amct: bool = False,
     progress: Progress = no_progress,
 ) -> Run:
     """Resolve the plan and fit scales and offsets on an existing run, without any inference.
@@ -333,11 +334,13 @@ def fit(
         config: a quant.cfg or config.json, or None for AMCT's defaults; its batch_num is ignored (event).
         name: name of this fit; a fit of that name is replaced, others stay.
         exact: search on the raw activations instead of the histograms.
+        strict_amct: refuse a bias outside int32, as AMCT does, instead of raising the weight's scale.
         progress: called as ``progress(stage, done, total)``.
 
     Raises:
         ConfigError: the configuration is wrong or asks for other fusion options than the run has.
         RunError: `exact` on a run that kept only statistics.
+        RangeError: `strict_amct` and a bias leaves int32; names layer and channel.
 
     Example:
         >>> fit("model.run", config="hfmg.cfg", name="hfmg")  # doctest: +SKIP
@@ -350,7 +353,7 @@ def fit(
     _check_fusion(opened, settings, given=config is not None)
     seconds = dict(opened.info.seconds)
     with _timed(seconds, "fit"):
-        result = calibrate(opened, settings, name, exact=exact, progress=progress)
+        result = calibrate(opened, settings, name, exact=exact, progress=progress, strict_amct=strict_amct)
         opened.replace_fit(name, result.frames)
     events = [
         *_replaced_event(opened, name),
@@ -559,6 +562,7 @@ def run(
     prefix: PathLike | None = None,
     fit: str = "default",
     restart: bool = False,
+    strict_amct: bool = False,
     progress: Progress = no_progress,
 ) -> Run:
     """Capture, fit, export and verify in one go.
@@ -574,6 +578,7 @@ def run(
         prefix: path prefix of the exported files, by default ``RUN/export/<model stem>``.
         fit: name of the fit.
         restart: replace an existing run.
+        strict_amct: as for `fit`.
         progress: called as ``progress(stage, done, total)``.
 
     Returns:
@@ -593,7 +598,7 @@ def run(
         model, data, run=folder, config=settings, batch_size=batch_size, keep=keep, fix_input=fix_input, restart=restart,
         progress=progress,
     )  # fmt: skip
-    fitted = _FIT(captured, config=settings, name=fit, progress=progress)
+    fitted = _FIT(captured, config=settings, name=fit, strict_amct=strict_amct, progress=progress)
     exported = export(fitted, fit=fit, prefix=prefix, progress=progress)
     verify(exported, fit=fit, progress=progress)
     return exported

@@ -25,7 +25,7 @@ def quantize_bias(
     Raises:
         ShapeError: `scale_w` fits neither one nor all channels.
         DataError: NaN or infinity, with its channel.
-        RangeError: a channel's bias leaves int32; its layer has to stay in float.
+        RangeError: a channel's bias leaves int32; AMCT refuses the layer, a fit raises the weight scale (`bias_range`).
 
     Example:
         >>> quantize_bias(np.float32([1.0, -0.25]), np.float32(0.5), np.float32([0.5, 0.25])).tolist()
@@ -49,8 +49,19 @@ def _require_finite(values: Float32Array) -> None:
         raise DataError(message)
 
 
+def fits_int32(codes: FloatArray) -> npt.NDArray[np.bool_]:
+    """Return which whole numbers in a float type lie in int32; a NaN does not.
+
+    Example:
+        >>> fits_int32(np.array([-(2.0**31), 2.0**31])).tolist()
+        [True, False]
+    """
+    inside: npt.NDArray[np.bool_] = (codes >= -LIMIT) & (codes < LIMIT)
+    return inside
+
+
 def _require_int32(codes: Float32Array, values: Float32Array) -> None:
-    wrong: npt.NDArray[np.intp] = np.flatnonzero(~((codes >= -LIMIT) & (codes < LIMIT)))
+    wrong: npt.NDArray[np.intp] = np.flatnonzero(~fits_int32(codes))
     if wrong.size:
         message = (
             f"bias, channel {wrong[0]}: {values[wrong[0]]} becomes {codes[wrong[0]]:.0f}, outside int32 "
