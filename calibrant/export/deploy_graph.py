@@ -1,6 +1,6 @@
 """A deploy model taken apart: its quantizers, its integer layers (with the Add of a MatMul and the AscendDequant), its float nodes."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from calibrant.errors import ExportError
 from calibrant.export.integer_layers import INTEGER_OPS, Array, IntegerLayer, Quantizer
 from calibrant.export.proto_graph import attributes_of
 from calibrant.export.quantized_layer import dequant_scales
+from calibrant.export.weight_codes import input_axis, unpack_nibbles
 
 Nodes = Mapping[str, onnx.NodeProto]
 
@@ -40,13 +41,17 @@ class DeployGraph:
         return next(quantizer for quantizer in self.quantizers if quantizer.output == layer.source)
 
 
-def take_apart(model: onnx.ModelProto) -> DeployGraph:
+def take_apart(model: onnx.ModelProto, packed: Collection[str] = ()) -> DeployGraph:
     """Take a deploy model apart.
+
+    Args:
+        model: the deploy model.
+        packed: the layers whose weight codes have 4 bits, two in a byte; the model itself does not say.
 
     Raises:
         ExportError: an AscendDequant does not follow an integer layer, or an operator lacks what it needs.
     """
-    reader = _Reader(model)
+    reader = _Reader(model, packed)
     quantizers = tuple(_quantizer(node) for node in model.graph.node if node.op_type == "AscendQuant")
     codes = {quantizer.output for quantizer in quantizers}
     pairs = [reader.layer(node, codes) for node in model.graph.node if node.op_type == "AscendDequant"]
@@ -62,7 +67,8 @@ def take_apart(model: onnx.ModelProto) -> DeployGraph:
 class _Reader:
     """Finds the nodes between an AscendQuant and its AscendDequant."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, packed: Collection[str]) -> None:
+        self._packed = packed
         self._producers: Nodes = {name: node for node in model.graph.node for name in node.output}
         self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
 
@@ -104,7 +110,10 @@ class _Reader:
         return self._producer(others[0], add), self._constant(constants[0], add)
 
     def _weight(self, node: onnx.NodeProto) -> Array | None:
-        return None if node.op_type == "AveragePool" else self._constant(node.input[1], node)
+        if node.op_type == "AveragePool":
+            return None
+        codes = self._constant(node.input[1], node)
+        return unpack_nibbles(codes, input_axis(node.op_type, codes.ndim)) if node.name in self._packed else codes
 
     def _bias(self, node: onnx.NodeProto) -> Array | None:
         return self._constant(node.input[2], node) if len(node.input) > 2 and node.input[2] else None

@@ -6,7 +6,7 @@ session a stage, so that a model of fifty layers needs about fifty small session
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,14 +60,15 @@ class Interpreter:
 
     Args:
         model: the deploy model, or its file.
+        packed: the layers whose weight codes have 4 bits, two in a byte (``wts_type: "INT4"`` in the record).
 
     Raises:
         ExportError: the model is no deploy model that can be run, or its nodes are not in topological order.
     """
 
-    def __init__(self, model: onnx.ModelProto | Path) -> None:
+    def __init__(self, model: onnx.ModelProto | Path, packed: Collection[str] = ()) -> None:
         loaded = onnx.load(model) if isinstance(model, Path) else model
-        self.graph = take_apart(loaded)
+        self.graph = take_apart(loaded, packed)
         self._steps = _plan(self.graph)
         self._last_use = _last_uses(self._steps, [output.name for output in loaded.graph.output])
 

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from calibrant.errors import ExportError, RangeError
+from calibrant.export.weight_codes import PACKED_BITS, input_axis, pack_nibbles, weight_codes
 from calibrant.ingest.layers import Layer
 from calibrant.ingest.model import PreparedModel, initializer_value
-from calibrant.quantizers import quantize, quantize_bias
-from calibrant.quantizers.affine import CodeArray, Float32Array, Int32Array, code_range, make_fit
-from calibrant.stats.weights import channels_back, channels_first
+from calibrant.quantizers import quantize_bias
+from calibrant.quantizers.affine import CodeArray, Float32Array, Int32Array, code_range
 
 WordArray = npt.NDArray[np.uint64]
 
@@ -31,6 +31,7 @@ class QuantizedLayer:
         data_bits: 8 or 16.
         scale_w: steps of the weight codes, shape (1,) per tensor or (C,) per output channel; [1.0] for AveragePool.
         weight_bits: at most 8; the codes are stored as int8.
+        cluster: NUQ's centres, which replace the weight codes; empty where they are uniform.
 
     Raises:
         ExportError: a scale is not positive and finite, the offset leaves the code range, or the number of scales fits no channel count.
@@ -42,6 +43,7 @@ class QuantizedLayer:
     data_bits: int
     scale_w: Float32Array
     weight_bits: int
+    cluster: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _check_scales(self)
@@ -79,6 +81,23 @@ class EncodedLayer:
     def layer(self) -> Layer:
         """The node of the prepared model."""
         return self.quantized.layer
+
+    @property
+    def owner(self) -> str:
+        """The node that the added nodes are named after."""
+        return self.layer.name
+
+    @property
+    def tensor(self) -> str:
+        """The value that its quantizer reads."""
+        return self.layer.tensor
+
+    @property
+    def packed_weight(self) -> CodeArray | None:
+        """The weight codes as the deploy model stores them: of 4 bits two in a byte, along the input channels."""
+        if self.weight is None or self.quantized.weight_bits != PACKED_BITS:
+            return self.weight
+        return pack_nibbles(self.weight, input_axis(self.layer.op_type, self.weight.ndim))
 
     @property
     def words(self) -> WordArray:
@@ -129,14 +148,8 @@ def _float_type(prepared: PreparedModel, layer: Layer) -> str:
 
 
 def _weight_codes(quantized: QuantizedLayer, weight: npt.NDArray[np.floating]) -> CodeArray:
-    scale, bits = quantized.scale_w, quantized.weight_bits
-    if scale.size == 1:
-        return quantize(weight, make_fit(scale.reshape(()), np.zeros((), np.int32), bits))
-    layer = quantized.layer
-    rows = channels_first(weight, layer.op_type, layer.groups)
-    codes = quantize(rows, make_fit(scale, np.zeros(scale.size, np.int32), bits, axis=0))
-    back = channels_back(codes, layer.op_type, layer.groups, weight.shape)
-    return np.ascontiguousarray(back, np.int8)
+    scale, zeros = quantized.scale_w, np.zeros(quantized.scale_w.size, np.int32)
+    return weight_codes(quantized.layer, weight, scale, zeros, quantized.weight_bits, quantized.cluster)
 
 
 def _bias_codes(quantized: QuantizedLayer, bias: npt.NDArray[np.floating]) -> Int32Array:

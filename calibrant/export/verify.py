@@ -53,7 +53,8 @@ def verify_export(files: ExportedFiles, inputs: Sequence[Feeds], progress: Progr
     deploy, record = _load(files.deploy), read_record(files.record)
     findings = list(lint_deploy(deploy, record))
     try:
-        comparison = _Comparison(Interpreter(deploy), files, {entry.key: entry for entry in record})
+        packed = [entry.key for entry in record if entry.wts_type == "INT4"]
+        comparison = _Comparison(Interpreter(deploy, packed), files, {entry.key: entry for entry in record})
         _compare_all(comparison, inputs, progress)
     except ExportError as error:
         findings.append(Finding("error", "models", str(error)))
@@ -201,7 +202,18 @@ def _record_checks(quantizer: Quantizer, fake: FakeLayer, entry: RecordEntry | N
         (fake.offset == entry.offset_d, "the fake-quant data offset is not that of the record"),
         (_same(fake.dequant_scale, words), "the fake-quant dequant scales are not scale_d * scale_w of the record"),
         (f"INT{quantizer.bits}" == (entry.act_type or "INT8"), "the data width is not that of the record"),
+        (_within_width(fake.weight, entry), "weight codes are wider than the record says"),
+        (_in_cluster(fake.weight, entry), "weight codes are not among the centres (cluster) of the record"),
     ]
+
+
+def _within_width(codes: Array | None, entry: RecordEntry) -> bool:
+    low, high = code_range(int((entry.wts_type or "INT8").removeprefix("INT")))
+    return codes is None or (codes.min(initial=0) >= low and codes.max(initial=0) <= high)
+
+
+def _in_cluster(codes: Array | None, entry: RecordEntry) -> bool:
+    return codes is None or not entry.cluster or bool(np.isin(codes, entry.cluster).all())
 
 
 def _same(first: Array | None, second: Array | None) -> bool:
