@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +18,6 @@ from calibrant.ingest.batches import (
     Batch,
     Limit,
     LimitedSamples,
-    can_join,
     fixed_batch,
     make_batches,
     model_feeds,
@@ -29,12 +27,12 @@ from calibrant.ingest.data import DataSource
 from calibrant.ingest.fold import TensorFold, statistics_tables, write_tables
 from calibrant.ingest.layers import layer_rows_of
 from calibrant.ingest.model import PREPARED_FILE, ModelInput, PreparedModel
+from calibrant.ingest.opening import open_runner
 from calibrant.ingest.recompute import recompute_statistics
 from calibrant.ingest.recorder import InFlight, Recorder
-from calibrant.ingest.runner import BatchRunner, Rows, refused
-from calibrant.ingest.sample_axis import PROBE_SAMPLES, Probe, probe
-from calibrant.ingest.samples import Sample, fingerprint_of_keys
-from calibrant.ingest.session import ActivationSession, InferenceError
+from calibrant.ingest.runner import BatchRunner, Rows
+from calibrant.ingest.samples import fingerprint_of_keys
+from calibrant.ingest.session import ActivationSession
 from calibrant.ingest.verify_inputs import VerifyInputs, save_verify_inputs
 from calibrant.ingest.writer import check_disk, writing
 from calibrant.stats.events import Event, Progress
@@ -124,23 +122,6 @@ class _SamplesSeen:
     def fingerprint(self) -> str:
         """Return the fingerprint of the data."""
         return fingerprint_of_keys(key for _, key, _, _ in self.rows)
-
-
-def _leading(samples: Iterator[Sample], inputs: Sequence[ModelInput]) -> tuple[list[Sample], Iterator[Sample]]:
-    """Return up to 3 first samples that can be joined, whatever the batch size, and all samples again."""
-    read: list[Sample] = []
-    for sample in samples:
-        read.append(sample)
-        if len(read) == PROBE_SAMPLES or not can_join(read[0], sample, inputs):
-            break
-    return [s for s in read if can_join(read[0], s, inputs)], chain(read, samples)
-
-
-def _probe(session: ActivationSession, leading: Sequence[Sample], prepared: PreparedModel) -> Probe:
-    try:
-        return probe(session.run, leading, prepared.inputs, prepared.tensors)
-    except InferenceError as error:
-        raise refused(error, 0, leading) from error
 
 
 class _Capture:
@@ -236,15 +217,14 @@ def capture_activations(
     clock, inputs = _Clock(), prepared.inputs
     size = resolve_batch_size(inputs, options.batch_size)
     samples = LimitedSamples(source, None if options.batch_num is None else Limit(options.batch_num, size))
-    leading, stream = _leading(iter(samples), inputs)
     with clock("session"):
         session = ActivationSession(folder / "model" / PREPARED_FILE, prepared.tensors)
     with clock("probe"):
-        found = _probe(session, leading, prepared)
-    runner = BatchRunner(session.run, inputs, prepared.tensors, found)
+        opened = open_runner(session, iter(samples), prepared)
+    runner, found = opened.runner, opened.found
     with Recorder(folder, prepared.tensors, found.layouts, keep_raw=options.keep == "raw") as recorder:
         capture = _Capture(runner, recorder, clock, progress)
-        batches = make_batches(stream, inputs, size)
+        batches = make_batches(opened.samples, inputs, size)
         capture.run(batches, samples.count, folder if options.keep == "raw" else None)
         shapes = {fold.tensor.name: fold.largest_shape for fold in recorder.folds}
         with clock("tables"), writing(folder):
