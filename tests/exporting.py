@@ -220,6 +220,8 @@ def _case_list() -> dict[str, Case]:
         "MatMul and Add": Case("MatMul", (1, 3, 6), (6, 5), (5,)),
         "MatMul and Add, bias first": Case("MatMul", (1, 3, 6), (6, 5), (5,), bias_first=True),
         "MatMul and Add, bias of rank 3": Case("MatMul", (1, 3, 6), (6, 5), (1, 1, 5)),
+        "MatMul batched": Case("MatMul", (1, 3, 6), (2, 6, 5)),
+        "MatMul batched, one matrix a head": Case("MatMul", (1, 2, 3, 6), (2, 6, 5), (5,)),
         "AveragePool": Case("AveragePool", (1, 3, 6, 6), attributes=pool),
         "AveragePool padded": Case("AveragePool", (1, 2, 7, 6), attributes=padded),
         "AveragePool counting pads": Case("AveragePool", (1, 2, 7, 6), attributes={**padded, "count_include_pad": 1}),

@@ -232,6 +232,13 @@ def matmul() -> onnx.ModelProto:
     )
 
 
+def batched_matmul() -> onnx.ModelProto:
+    """x [N, 3, 5, 4] -> MatMul 'matmul' with a constant [3, 4, 6], one matrix a head -> Relu 'relu' -> y."""
+    nodes = [node("MatMul", ["x", "w"], "m", "matmul"), node("Relu", ["m"], "y", "relu")]
+    inputs, outputs = [value("x", ["N", 3, 5, 4])], [value("y", ["N", 3, 5, 6])]
+    return model(nodes, inputs, outputs, {"w": normal(3, 4, 6)})
+
+
 def average_pool(**attributes: Any) -> onnx.ModelProto:
     """x [N,3,8,8] -> AveragePool 'pool' (2x2, stride 2) -> y."""
     settings = {"kernel_shape": [2, 2], "strides": [2, 2], **attributes}

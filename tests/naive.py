@@ -210,7 +210,7 @@ def exact_sum(values: Sequence[float]) -> float:
 def channels_first(weight: np.ndarray, op_type: str, groups: int) -> np.ndarray:
     """One row an output channel, its elements in the order input channel, kernel."""
     if op_type in {"Gemm", "MatMul"}:
-        return np.array([[weight[k, n] for k in range(weight.shape[0])] for n in range(weight.shape[1])])
+        return np.array([[weight[(*spot, n)] for spot in _spots(weight.shape[:-1])] for n in range(weight.shape[-1])])
     if op_type != "ConvTranspose":
         return np.array([weight[channel].ravel() for channel in range(weight.shape[0])])
     inputs, outputs = weight.shape[0] // groups, weight.shape[1]
@@ -573,10 +573,13 @@ def transposed_convolution(x: np.ndarray, weight: np.ndarray, groups: int = 1, o
 
 
 def matrix_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(…, M, K) times (K, N) in whole numbers."""
-    out = np.zeros((*a.shape[:-1], b.shape[1]), np.int64)
+    """(…, M, K) times (…, K, N) in whole numbers; leading axes are broadcast."""
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    left, right = np.broadcast_to(a, (*lead, *a.shape[-2:])), np.broadcast_to(b, (*lead, *b.shape[-2:]))
+    out = np.zeros((*lead, a.shape[-2], b.shape[-1]), np.int64)
     for spot in _spots(out.shape):
-        out[spot] = sum(int(a[(*spot[:-1], k)]) * int(b[k, spot[-1]]) for k in range(b.shape[0]))
+        batch, row, column = spot[:-2], spot[-2], spot[-1]
+        out[spot] = sum(int(left[(*batch, row, k)]) * int(right[(*batch, k, column)]) for k in range(b.shape[-2]))
     return out
 
 

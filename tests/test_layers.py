@@ -75,6 +75,7 @@ def test_a_conv_is_described(tmp_path: Path) -> None:
         (models.gemm(), ("Gemm", 1, 6, 4, 1, 0)),
         (models.gemm(trans_b=1), ("Gemm", 1, 6, 4, 1, 0)),
         (models.matmul(), ("MatMul", 1, 6, 4, 1, 0)),
+        (models.batched_matmul(), ("MatMul", 2, 6, 4, 1, 0)),
         (models.average_pool(), ("AveragePool", None, None, None, 1, 2)),
         (models.conv1d(3, 4), ("Conv", 0, 4, 3, 1, 1)),
         (models.conv3d(), ("Conv", 0, 3, 2, 1, 3)),
@@ -133,19 +134,19 @@ REFUSED = {
         ),
         "matmul", "its first input is the constant; MatMul is quantized for a constant second input",
     ),
-    "batched constant": (
+    "constant of rank 4": (
         models.model(
-            [models.node("MatMul", ["x", "w"], "y", "matmul")], [models.value("x", [3, "N", 4])],
-            [models.value("y", [3, "N", 6])], {"w": models.normal(3, 4, 6)},
+            [models.node("MatMul", ["x", "w"], "y", "matmul")], [models.value("x", [2, 3, "N", 4])],
+            [models.value("y", [2, 3, "N", 6])], {"w": models.normal(2, 3, 4, 6)},
         ),
-        "matmul", "its constant has rank 3; batched weights come with a later version",
+        "matmul", "its constant has rank 4; it must have rank 2 or 3",
     ),
     "vector constant": (
         models.model(
             [models.node("MatMul", ["x", "w"], "y", "matmul")], [models.value("x", ["N", 4])],
             [models.value("y", ["N"])], {"w": models.normal(4)},
         ),
-        "matmul", "its constant has rank 1; it must have rank 2",
+        "matmul", "its constant has rank 1; it must have rank 2 or 3",
     ),
     "constant input": (
         models.model(
@@ -295,6 +296,8 @@ def test_inputs_are_described(tmp_path: Path) -> None:
         (models.gemm(trans_b=1), (1, 4), 24),
         (models.matmul(), (1, 4), 24),
         (models.matmul_add(), (1, 5, 4), 5 * 24),
+        (models.batched_matmul(), (1, 3, 5, 4), 3 * 5 * 24),
+        (models.batched_matmul(), (5, 4), 3 * 5 * 24),
         (models.average_pool(), (1, 3, 8, 8), 3 * 4 * 4 * 4),
     ],
 )

@@ -40,7 +40,7 @@ def assert_same_files(first: ExportedFiles, second: ExportedFiles, names: tuple[
 
 @pytest.mark.parametrize(
     "name",
-    ["conv_bn", "conv_transpose", "depthwise", "gemm", "matmul_add", "average_pool", "nameless", "shared_weight",
+    ["conv_bn", "conv_transpose", "depthwise", "gemm", "matmul_add", "batched_matmul", "average_pool", "nameless", "shared_weight",
      "constant_weights", "conv1d", "conv3d"],
 )  # fmt: skip
 def test_record_of_a_run_gives_its_files_again(tmp_path: Path, name: str) -> None:

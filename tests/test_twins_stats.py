@@ -377,6 +377,7 @@ LAYOUTS = [
     ("ConvTranspose", 4, (4, 1, 2, 2, 2)),
     ("Gemm", 1, (5, 7)),
     ("MatMul", 1, (3, 2)),
+    ("MatMul", 1, (2, 3, 4)),
 ]
 
 

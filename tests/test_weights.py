@@ -19,6 +19,7 @@ LAYOUTS = [
     ("ConvTranspose", 2, (4, 3, 2), 6),
     ("Gemm", 1, (3, 7), 7),
     ("MatMul", 1, (8, 2), 2),
+    ("MatMul", 1, (4, 8, 2), 2),
 ]
 
 
@@ -54,8 +55,10 @@ def test_weight_frame_has_a_row_a_channel():
 
 
 def test_wrong_shapes_are_refused():
-    with pytest.raises(ShapeError, match=r"MatMul weight of shape \(2, 3, 4\); expected rank 2$"):
-        channels_first(np.zeros((2, 3, 4), F32), "MatMul", 1)
+    with pytest.raises(ShapeError, match=r"Gemm weight of shape \(2, 3, 4\); expected rank 2$"):
+        channels_first(np.zeros((2, 3, 4), F32), "Gemm", 1)
+    with pytest.raises(ShapeError, match=r"MatMul weight of shape \(1, 2, 3, 4\); expected rank 2 or 3"):
+        channels_first(np.zeros((1, 2, 3, 4), F32), "MatMul", 1)
     with pytest.raises(ShapeError, match=r"Conv weight of shape \(3,\); expected rank 2 or more"):
         channels_first(np.zeros(3, F32), "Conv", 1)
     with pytest.raises(ShapeError, match="cannot be split into 2 groups"):

@@ -223,7 +223,8 @@ class IntegerLayer:
         if self.op_type == "ConvTranspose":
             grouped = weight.reshape(self.groups, -1, *weight.shape[1:])
             return np.asarray(grouped.sum(axis=(1, *range(3, grouped.ndim))).reshape(-1), np.float64)
-        return np.asarray(weight.sum(axis=-2), np.float64)
+        sums = weight.sum(axis=-2)  # of a batched weight the greatest of all its matrices counts
+        return np.asarray(sums.max(axis=tuple(range(sums.ndim - 1))), np.float64)
 
     def _absolute_bias(self) -> Float64Array:
         return np.zeros(1) if self.bias is None else np.abs(self.bias.astype(np.float64)).reshape(-1)

@@ -74,6 +74,13 @@ def _layer_events(model: ir.Model, layers: Sequence[Layer]) -> list[Event]:
             f"take: {len(flat)}, quantized (first '{flat[0].name}')"
         )
         events.append(Event("ingest", "info", message, flat[0].name))
+    batched = [layer for layer in layers if layer.quantizable and layer.op_type == "MatMul" and layer.weight_axis == 2]
+    if batched:
+        message = (
+            f"MatMul with a constant of rank 3, which AMCT quantizes but ATC's own table leaves out: {len(batched)}, quantized "
+            f"(first '{batched[0].name}')"
+        )
+        events.append(Event("ingest", "info", message, batched[0].name))
     return events
 
 

@@ -84,7 +84,7 @@ def _describe(layer_id: int, node: ir.Node) -> Layer:
         weight=None if weight is None else weight.name,
         bias=None if bias is None else bias.name,
         bias_node=None if add is None else str(add[0].name),
-        weight_axis=None if weight is None else WEIGHT_AXES[node.op_type],
+        weight_axis=_weight_axis(node, weight),
         channels_out=out,
         channels_in=into,
         groups=node.attributes.get_int("group", 1),
@@ -93,6 +93,13 @@ def _describe(layer_id: int, node: ir.Node) -> Layer:
         quantizable=reason is None,
         reason=reason,
     )
+
+
+def _weight_axis(node: ir.Node, weight: ir.Value | None) -> int | None:
+    tensor = initializer_tensor(weight)
+    if tensor is None:
+        return None
+    return len(tensor.shape) - 1 if node.op_type == "MatMul" else WEIGHT_AXES[node.op_type]
 
 
 def layer_rows_of(prepared: "PreparedModel", input_shapes: Mapping[str, Sequence[int]] | None = None) -> list[LayerRow]:

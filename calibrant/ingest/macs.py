@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
 from calibrant.ingest.nodes import parameter
@@ -38,7 +39,13 @@ def layer_macs(prepared: "PreparedModel", layer: "Layer", input_shape: Sequence[
         return prod((input_shape[0], *_windows(node, input_shape[2:], dims[2:]), *dims))
     if layer.op_type == "ConvTranspose":
         return prod((input_shape[0], *input_shape[2:], *dims))
-    return prod((*input_shape[:-1], *dims[-2:]))
+    return prod((*_product_rows(input_shape, dims[:-2]), *dims[-2:]))
+
+
+def _product_rows(input_shape: Sequence[int], batch: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of a product without its columns, for a weight with these leading axes (broadcast as matmul does)."""
+    rows = tuple(input_shape[-2:-1]) or (1,)
+    return (*np.broadcast_shapes(tuple(input_shape[:-2]), tuple(batch)), *rows)
 
 
 def _windows(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> list[int]:

@@ -114,15 +114,15 @@ def _refuse_gemm(node: ir.Node) -> str | None:
     alpha, beta = attributes.get_float("alpha", 1.0), attributes.get_float("beta", 1.0)
     if (alpha, beta) != (1.0, 1.0):
         return f"alpha = {alpha:g}, beta = {beta:g}: Gemm is quantized for alpha = beta = 1 only"
-    return _refuse_parameters(node) or _refuse_rank(node.inputs[1]) or _refuse_gemm_bias(node)
+    return _refuse_parameters(node) or _refuse_rank(node.inputs[1], 2) or _refuse_gemm_bias(node)
 
 
-def _refuse_rank(weight: ir.Value | None) -> str | None:
+def _refuse_rank(weight: ir.Value | None, *ranks: int) -> str | None:
     tensor = initializer_tensor(weight)
     rank = None if tensor is None else len(tensor.shape)
-    if rank == 3:
-        return "its constant has rank 3; batched weights come with a later version"
-    return None if rank == 2 else f"its constant has rank {rank}; it must have rank 2"
+    if rank in ranks:
+        return None
+    return f"its constant has rank {rank}; it must have rank {' or '.join(map(str, ranks))}"
 
 
 def _refuse_gemm_bias(node: ir.Node) -> str | None:
@@ -142,7 +142,9 @@ def _refuse_matmul(node: ir.Node) -> str | None:
         return "both inputs are variable; MatMul of two variables (symmetric int8) is off by default"
     if second is None:
         return "its first input is the constant; MatMul is quantized for a constant second input"
-    return _refuse_dtype("weight", second.dtype) or _refuse_rank(node.inputs[1]) or _refuse_values("weight", second)
+    return (
+        _refuse_dtype("weight", second.dtype) or _refuse_rank(node.inputs[1], 2, 3) or _refuse_values("weight", second)
+    )
 
 
 def _refuse_average_pool(node: ir.Node) -> str | None:

@@ -13,19 +13,20 @@ from calibrant.stats.tables import SCHEMAS
 
 FloatArray = npt.NDArray[np.floating]
 
-_MATRIX = ("Gemm", "MatMul")
+_MATRIX = {"Gemm": 2, "MatMul": 3}  # the greatest rank of a weight (rows, columns)
 
 
 def channels_first(weight: FloatArray, op_type: str, groups: int) -> FloatArray:
     """Bring a weight to one row an output channel (spec algorithms 1).
 
     Args:
-        weight: Conv (Cout, Cin/g, k...); ConvTranspose (Cin, Cout/g, k...); Gemm and MatMul (K, N).
+        weight: Conv (Cout, Cin/g, k...); ConvTranspose (Cin, Cout/g, k...); Gemm (K, N); MatMul (K, N) or (B, K, N).
         op_type: the layer's kind.
         groups: g; matters for ConvTranspose only.
 
     Returns:
-        shape (Cout, elements), contiguous; for ConvTranspose the elements are in order input channel of the group, kernel.
+        shape (Cout, elements), contiguous; for ConvTranspose the elements are in order input channel of the group, kernel, for a
+        MatMul of rank 3 in order batch, input channel.
 
     Raises:
         ShapeError: the rank is too small, or the groups do not divide the channels.
@@ -36,7 +37,7 @@ def channels_first(weight: FloatArray, op_type: str, groups: int) -> FloatArray:
     """
     _check(weight.shape, op_type, groups)
     if op_type in _MATRIX:
-        return np.ascontiguousarray(weight.T)
+        return np.ascontiguousarray(np.moveaxis(weight, -1, 0).reshape(weight.shape[-1], -1))
     if op_type != "ConvTranspose":
         return np.ascontiguousarray(weight).reshape(weight.shape[0], math.prod(weight.shape[1:]))
     inputs, outputs, kernel = _transposed_shape(weight.shape, groups)
@@ -69,7 +70,7 @@ def channels_back(
         message = f"weight rows of shape {rows.shape} do not fill {op_type} weight {tuple(shape)}"
         raise ShapeError(message)
     if op_type in _MATRIX:
-        return np.ascontiguousarray(rows.reshape(shape[1], shape[0]).T)
+        return np.ascontiguousarray(np.moveaxis(rows.reshape(shape[-1], *shape[:-1]), 0, -1))
     if op_type != "ConvTranspose":
         return np.ascontiguousarray(rows).reshape(shape)
     inputs, outputs, kernel = _transposed_shape(shape, groups)
@@ -83,8 +84,10 @@ def _transposed_shape(shape: Sequence[int], groups: int) -> tuple[int, int, int]
 
 
 def _check(shape: Sequence[int], op_type: str, groups: int) -> None:
-    if len(shape) < 2 or (op_type in _MATRIX and len(shape) != 2):
-        message = f"{op_type} weight of shape {tuple(shape)}; expected rank 2{'' if op_type in _MATRIX else ' or more'}"
+    most = _MATRIX.get(op_type)
+    if len(shape) < 2 or (most is not None and len(shape) > most):
+        ranks = {None: "2 or more", 2: "2", 3: "2 or 3"}[most]
+        message = f"{op_type} weight of shape {tuple(shape)}; expected rank {ranks}"
         raise ShapeError(message)
     if groups < 1 or (op_type not in _MATRIX and shape[0] % groups):
         message = f"{op_type} weight of shape {tuple(shape)}: axis 0 cannot be split into {groups} groups"
