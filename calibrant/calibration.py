@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from calibrant.balancing import Activations, BalancedLayer, balance_events, balance_frame, balance_layers, is_balanced
 from calibrant.errors import ConfigError, EmptyDataError, RangeError, RunError
 from calibrant.ingest.parameters import Parameters
+from calibrant.levels import Levels, centre_columns, fit_levels, of_levels, search_columns
 from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers.affine import Fit
 from calibrant.quantizers.arq import fit_arq
@@ -31,6 +33,7 @@ from calibrant.stats.weights import channels_first
 from calibrant.weight_range import dead_channels, weight_in_range
 
 FloatArray = npt.NDArray[np.floating]
+DataKey = tuple[int, DataPlan, int | None]  # tensor, settings, and the layer where the data is balanced for it alone
 
 _THREADS = 2  # the kernels release the interpreter lock
 
@@ -61,13 +64,15 @@ class _WeightFit:
     bias: "npt.NDArray[np.float32] | None"
     decided_by: tuple[str, ...]
     events: tuple[Event, ...]
+    levels: Levels | None
 
 
 class _Statistics:
     """The histograms of a run, each read when a layer asks for it."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, balanced: Mapping[int, BalancedLayer]) -> None:
         self._run = run
+        self._balanced = balanced
         _require_tables(run, "tensors", "histograms", "extremes")
         self._tensors = {row["tensor_id"]: row for row in run.read("tensors").iter_rows(named=True)}
         self._bins = _by_tensor(run.read("histograms"))
@@ -76,25 +81,28 @@ class _Statistics:
     def name(self, tensor_id: int) -> str:
         return str(self._tensors[tensor_id]["tensor"])
 
-    def histogram(self, tensor_id: int) -> LogLinearHistogram:
+    def histogram(self, tensor_id: int, layer_id: int | None = None) -> LogLinearHistogram:
+        if layer_id is not None:
+            return self._balanced[layer_id].histogram
         counters = pl.DataFrame([self._tensors[tensor_id]], schema=SCHEMAS["tensors"])
         names = ("n", "n_zero", "n_nan", "n_inf", "min", "max", "mantissa_bits")
         bins = self._bins.get(tensor_id, pl.DataFrame(schema=SCHEMAS["histograms"])).drop("tensor_id")
         extremes = self._extremes.get(tensor_id, pl.DataFrame(schema=SCHEMAS["extremes"])).drop("tensor_id")
         return LogLinearHistogram.from_tables(bins, extremes, counters.select(names))
 
-    def values(self, tensor_id: int) -> "_RawValues":
-        return _RawValues(self._run, self.name(tensor_id))
+    def values(self, tensor_id: int, layer_id: int | None = None) -> "_RawValues":
+        return _RawValues(self._run, self.name(tensor_id), None if layer_id is None else self._balanced[layer_id])
 
 
 class _RawValues:
-    """The captured activations of a tensor, read again by each iteration, never all at once."""
+    """The captured activations of a tensor, maybe balanced, read again by each iteration, never all at once."""
 
-    def __init__(self, run: Run, tensor: str) -> None:
-        self._run, self._tensor = run, tensor
+    def __init__(self, run: Run, tensor: str, balanced: BalancedLayer | None) -> None:
+        self._run, self._tensor, self._balanced = run, tensor, balanced
 
     def __iter__(self) -> Iterator[FloatArray]:
-        return (np.asarray(array) for _, array in self._run.captures(self._tensor))
+        arrays = (np.asarray(array) for _, array in self._run.captures(self._tensor))
+        return arrays if self._balanced is None else map(self._balanced.data, arrays)
 
 
 def _require_tables(run: Run, *tables: str) -> None:
@@ -110,7 +118,14 @@ def _by_tensor(frame: pl.DataFrame) -> dict[int, pl.DataFrame]:
 
 
 def calibrate(
-    run: Run, config: QuantConfig, name: str, *, exact: bool, progress: Progress, strict_amct: bool = False
+    run: Run,
+    config: QuantConfig,
+    name: str,
+    *,
+    exact: bool,
+    progress: Progress,
+    strict_amct: bool = False,
+    again: Activations | None = None,
 ) -> Calibration:
     """Fit every layer of the plan.
 
@@ -121,44 +136,54 @@ def calibrate(
         exact: search on raw values.
         progress: called as ``progress("fit", done, total)``.
         strict_amct: refuse a bias outside int32, as AMCT does, instead of raising the weight's scale.
+        again: gives activations of a run that kept only statistics, for layers that are balanced.
 
     Raises:
         ConfigError: the configuration names what the model does not have, or leaves no layer to quantize.
         RangeError: `strict_amct` and a bias leaves int32.
-        RunError: `exact` without raw captures.
+        RunError: `exact` without raw captures; layers to balance without them and without `again`.
     """
     parameters = Parameters(run.model_folder)
     layers = {row.layer_id: row for row in layer_rows(run.read("layers"))}
     plan = resolve_plan(config, list(layers.values()), other_nodes=parameters.nodes)
     enabled = plan.enabled
-    data = _fit_all_data(_Statistics(run), enabled, exact=exact, progress=progress)
+    balanced = balance_layers(run, enabled, layers, parameters, again)
+    data = _fit_all_data(_Statistics(run, balanced), enabled, exact=exact, progress=progress)
     weights = {
-        row.layer_id: _fit_weight(parameters, layers[row.layer_id], row, data[_data_key(row)].fit, strict=strict_amct)
+        row.layer_id: _fit_weight(
+            parameters,
+            layers[row.layer_id],
+            row,
+            data[_data_key(row)].fit,
+            balanced.get(row.layer_id),
+            strict=strict_amct,
+        )
         for row in enabled
     }
     _require_a_layer(plan)
     frames = {
         "plan": plan.frame(name),
-        "search": _search_frame(name, enabled, data),
+        "search": _search_frame(name, enabled, data, weights),
         "quant_params": _parameter_frame(name, enabled, data, weights),
+        "balance": balance_frame(name, balanced),
     }
     found = (event for weight in weights.values() if weight is not None for event in weight.events)
-    return Calibration(frames, (*plan.events, *found))
+    return Calibration(frames, (*plan.events, *balance_events(run, balanced), *found))
 
 
-def _data_key(row: LayerPlan) -> tuple[int, DataPlan]:
+def _data_key(row: LayerPlan) -> DataKey:
     if row.tensor_id is None:
         message = f"layer '{row.layer}' has no captured input; capture the run again"
         raise ConfigError(message)
-    return row.tensor_id, row.applied.data
+    return row.tensor_id, row.applied.data, row.layer_id if is_balanced(row) else None
 
 
 def _fit_all_data(
     statistics: _Statistics, rows: Sequence[LayerPlan], *, exact: bool, progress: Progress
-) -> dict[tuple[int, DataPlan], _DataFit]:
-    """Fit each distinct (tensor, settings) once: layers that share both share the quantizer."""
+) -> dict[DataKey, _DataFit]:
+    """Fit each distinct (tensor, settings) once: layers that share both share the quantizer, unless they are balanced."""
     keys = list(dict.fromkeys(_data_key(row) for row in rows))
-    results: dict[tuple[int, DataPlan], _DataFit] = {}
+    results: dict[DataKey, _DataFit] = {}
     with ThreadPoolExecutor(_THREADS) as pool:
         for key, result in zip(keys, pool.map(_data_fitter(statistics, exact=exact), keys), strict=True):
             results[key] = result
@@ -166,15 +191,15 @@ def _fit_all_data(
     return results
 
 
-def _data_fitter(statistics: _Statistics, *, exact: bool) -> Callable[[tuple[int, DataPlan]], _DataFit]:
-    def fit_one(key: tuple[int, DataPlan]) -> _DataFit:
-        tensor_id, plan = key
-        histogram, options = statistics.histogram(tensor_id), plan.options()
+def _data_fitter(statistics: _Statistics, *, exact: bool) -> Callable[[DataKey], _DataFit]:
+    def fit_one(key: DataKey) -> _DataFit:
+        tensor_id, plan, balanced = key
+        histogram, options = statistics.histogram(tensor_id, balanced), plan.options()
         with _naming(f"tensor '{statistics.name(tensor_id)}'"):
             if isinstance(options, HfmgOptions):
                 fit = fit_hfmg(histogram, options)
             else:
-                fit = fit_ifmr(histogram, options, statistics.values(tensor_id) if exact else None)
+                fit = fit_ifmr(histogram, options, statistics.values(tensor_id, balanced) if exact else None)
             return _DataFit(fit, data_quality(histogram, fit))
 
     return fit_one
@@ -191,17 +216,19 @@ def _naming(where: str) -> Iterator[None]:
 
 
 def _fit_weight(
-    parameters: Parameters, layer: LayerRow, row: LayerPlan, data: Fit, *, strict: bool
+    parameters: Parameters, layer: LayerRow, row: LayerPlan, data: Fit, balanced: BalancedLayer | None, *, strict: bool
 ) -> _WeightFit | None:
     if layer.weight is None:
         return None
-    weight = channels_first(parameters.value(layer.weight), layer.op_type, layer.groups)
+    value = parameters.value(layer.weight)
+    weight = channels_first(value if balanced is None else balanced.weight(value), layer.op_type, layer.groups)
     with _naming(f"weight of layer '{row.layer}'"):
         fit = fit_arq(weight, row.applied.weight.options())
     bias = None if layer.bias is None else np.asarray(parameters.value(layer.bias), np.float32)
     found = weight_in_range(row.layer, weight, fit, bias, data, strict=strict)
     events = (*dead_channels(row.layer, weight, fit), *found.events)
-    return _WeightFit(found.fit, found.quality, bias, found.decided_by, events)
+    levels = fit_levels(weight, found.fit, row.applied.weight)
+    return _WeightFit(*of_levels(found.fit, found.quality, levels), bias, found.decided_by, events, levels)
 
 
 def _require_a_layer(plan: Plan) -> None:
@@ -210,8 +237,18 @@ def _require_a_layer(plan: Plan) -> None:
         raise ConfigError(message)
 
 
-def _search_frame(name: str, rows: Sequence[LayerPlan], data: Mapping[tuple[int, DataPlan], _DataFit]) -> pl.DataFrame:
-    parts = [_search_rows(name, row, data[_data_key(row)].fit) for row in rows]
+def _search_frame(
+    name: str,
+    rows: Sequence[LayerPlan],
+    data: Mapping[DataKey, _DataFit],
+    weights: Mapping[int, _WeightFit | None],
+) -> pl.DataFrame:
+    parts = []
+    for row in rows:
+        parts.append(_search_rows(name, row, data[_data_key(row)].fit))
+        if (weight := weights[row.layer_id]) is not None and weight.levels is not None:
+            of_row = {"fit": name, "layer_id": row.layer_id, "tensor_id": None}
+            parts.append(_rows("search", {**of_row, **search_columns(weight.levels)}, 2))
     return pl.concat([pl.DataFrame(schema=SCHEMAS["search"]), *parts])
 
 
@@ -243,7 +280,7 @@ def _rows(table: str, columns: Mapping[str, Any], length: int) -> pl.DataFrame:
 def _parameter_frame(
     name: str,
     rows: Sequence[LayerPlan],
-    data: Mapping[tuple[int, DataPlan], _DataFit],
+    data: Mapping[DataKey, _DataFit],
     weights: Mapping[int, _WeightFit | None],
 ) -> pl.DataFrame:
     parts = [pl.DataFrame(schema=SCHEMAS["quant_params"])]
@@ -252,6 +289,11 @@ def _parameter_frame(
         parts.append(_data_row(name, row, found))
         if weight is not None:
             parts.append(_weight_rows(name, row, weight))
+        if weight is not None and weight.levels is not None:
+            of_row = {"fit": name, "layer_id": row.layer_id, "tensor_id": row.tensor_id}
+            parts.append(
+                _rows("quant_params", {**of_row, **centre_columns(weight.levels)}, weight.levels.fit.centres.size)
+            )
         if weight is not None and weight.bias is not None:
             parts.append(_bias_rows(name, row, weight.bias, found.fit, weight.fit))
     return pl.concat(parts)

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -22,6 +22,7 @@ from calibrant.stats.run import FitRecord, Run, RunInfo, create_run, is_run, ope
 if TYPE_CHECKING:
     import polars as pl
 
+    from calibrant.balancing import Activations
     from calibrant.export.report import VerifyReport
     from calibrant.ingest.data import Data, DataSource
     from calibrant.ingest.model import PreparedModel
@@ -169,6 +170,26 @@ def capture(
     Example:
         >>> run = capture("model.onnx", "samples.npz", run="model.run", keep="stats")  # doctest: +SKIP
     """
+    return _capture(
+        model, data, run, config, batch_size, keep, fix_input, restart=restart, progress=progress, fits_too=False
+    )[0]
+
+
+def _capture(
+    model: PathLike,
+    data: "Data",
+    run: PathLike,
+    config: "Config | None",
+    batch_size: int | None,
+    keep: Keep,
+    fix_input: FixInput | None,
+    *,
+    restart: bool,
+    progress: Progress,
+    fits_too: bool,
+) -> "tuple[Run, DataSource]":
+    """Capture, and return the data as well; where it is to be fitted next, it may have to be read twice."""
+    from calibrant.balancing import check_second_pass
     from calibrant.handover import check_plan, check_something_to_fit
     from calibrant.ingest.data import open_data
     from calibrant.ingest.model import prepare_model
@@ -187,11 +208,15 @@ def capture(
             fix_input={name: str(value) for name, value in (fix_input or {}).items()},
         )
         source = open_data(data, prepared.inputs)
-    check_something_to_fit(settings, check_plan(settings, prepared))
+    plan = check_plan(settings, prepared)
+    check_something_to_fit(settings, plan)
+    if fits_too and keep == "stats":
+        check_second_pass(plan.rows, source)
     wanted = _wanted_info(Path(model), prepared, data, settings, keep, fix_input)
     if is_run(folder) and not restart:
-        return _reuse(folder, wanted, source, _sample_limit(settings, prepared, batch_size))
-    return _capture_anew(folder, prepared, source, wanted, settings, batch_size, seconds, progress, restart=restart)
+        return _reuse(folder, wanted, source, _sample_limit(settings, prepared, batch_size)), source
+    made = _capture_anew(folder, prepared, source, wanted, settings, batch_size, seconds, progress, restart=restart)
+    return made, source
 
 
 def _refuse_foreign_folder(folder: Path) -> None:
@@ -339,12 +364,26 @@ def fit(
 
     Raises:
         ConfigError: the configuration is wrong or asks for other fusion options than the run has.
-        RunError: `exact` on a run that kept only statistics.
+        RunError: `exact`, or `dmq_balancer`, on a run that kept only statistics.
         RangeError: `strict_amct` and a bias leaves int32; names layer and channel.
 
     Example:
         >>> fit("model.run", config="hfmg.cfg", name="hfmg")  # doctest: +SKIP
     """
+    return _fit(run, config, name, exact=exact, strict_amct=strict_amct, progress=progress, again=None)
+
+
+def _fit(
+    run: "PathLike | Run",
+    config: "Config | None",
+    name: str,
+    *,
+    exact: bool,
+    strict_amct: bool,
+    progress: Progress,
+    again: "Activations | None",
+) -> Run:
+    """Fit; `again` gives the activations of a run that kept only statistics."""
     from calibrant.calibration import calibrate
     from calibrant.proto.simple_config import canonical_text
 
@@ -353,7 +392,7 @@ def fit(
     _check_fusion(opened, settings, given=config is not None)
     seconds = dict(opened.info.seconds)
     with _timed(seconds, "fit"):
-        result = calibrate(opened, settings, name, exact=exact, progress=progress, strict_amct=strict_amct)
+        result = calibrate(opened, settings, name, exact=exact, progress=progress, strict_amct=strict_amct, again=again)
         opened.replace_fit(name, result.frames)
     events = [
         *_replaced_event(opened, name),
@@ -594,17 +633,28 @@ def run(
     folder = Path(run) if run is not None else Path(f"{Path(model).stem}.run")
     settings = _read_config(config)
     _check_fit_name(fit)
-    captured = capture(
-        model, data, run=folder, config=settings, batch_size=batch_size, keep=keep, fix_input=fix_input, restart=restart,
-        progress=progress,
-    )  # fmt: skip
-    fitted = _FIT(captured, config=settings, name=fit, strict_amct=strict_amct, progress=progress)
+    captured, source = _capture(
+        model, data, folder, settings, batch_size, keep, fix_input, restart=restart, progress=progress, fits_too=True
+    )
+    again = _second_pass(captured, source, progress)
+    fitted = _fit(captured, settings, fit, exact=False, strict_amct=strict_amct, progress=progress, again=again)
     exported = export(fitted, fit=fit, prefix=prefix, progress=progress)
     verify(exported, fit=fit, progress=progress)
     return exported
 
 
-_FIT = fit  # `run` has a parameter of that name
+def _second_pass(run: Run, source: "DataSource", progress: Progress) -> "Activations":
+    """Return what runs the model over the data once more; it loads nothing before it is called."""
+
+    def again(tensor_ids: Collection[int]) -> Iterator[tuple[int, Any]]:
+        from calibrant.ingest.model import load_prepared
+        from calibrant.ingest.second_pass import SecondPass
+
+        prepared, info = load_prepared(run.model_folder), run.info
+        found = SecondPass(run.path, prepared, source, info.samples, info.batch_size, info.data_fingerprint, progress)
+        return found(tensor_ids)
+
+    return again
 
 
 __all__ = ["capture", "export", "fit", "plan", "run", "stats", "verification", "verify"]

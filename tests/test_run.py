@@ -39,7 +39,11 @@ def test_every_table_is_empty_at_first_and_has_its_columns(tmp_path):
 
 def test_a_fit_is_replaced_and_others_stay(tmp_path):
     run = create_run(tmp_path / "r", make_info())
-    rest = {"search": empty_frame("search"), "quant_params": empty_frame("quant_params")}
+    rest = {
+        "search": empty_frame("search"),
+        "quant_params": empty_frame("quant_params"),
+        "balance": empty_frame("balance"),
+    }
     run.replace_fit("default", {"plan": plan_rows("default", [0, 1]), **rest})
     run.replace_fit("hfmg", {"plan": plan_rows("hfmg", [0]), **rest})
     run.replace_fit("default", {"plan": plan_rows("default", [2]), **rest})

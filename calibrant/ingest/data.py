@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from calibrant.errors import DataError, EmptyDataError
-from calibrant.ingest.feeds import FeedReader, feeds_of, read_feeds
+from calibrant.ingest.feeds import FeedReader, feeds_of, is_read_once, read_feeds
 from calibrant.ingest.model import ModelInput
 from calibrant.ingest.npy_folder import count_files, read_npy_folder
 from calibrant.ingest.npz import count_samples, read_npz
@@ -23,11 +23,15 @@ class DataSource:
     Attributes:
         name: the file or kind of object, for messages.
         count: number of samples, or None where only reading tells.
+        read_once: whether a second iteration is an error.
     """
 
-    def __init__(self, name: str, count: int | None, read: Callable[[], Iterator[Sample]]) -> None:
+    def __init__(
+        self, name: str, count: int | None, read: Callable[[], Iterator[Sample]], *, read_once: bool = False
+    ) -> None:
         self.name = name
         self.count = count
+        self.read_once = read_once
         self._read = read
 
     def __iter__(self) -> Iterator[Sample]:
@@ -93,8 +97,9 @@ def open_data(data: Data, inputs: Sequence[ModelInput]) -> DataSource:
     if isinstance(data, Mapping):
         message = "data is one dict; expected an iterable of dicts: put it into a list, or save it as .npz"
         raise DataError(message)
-    start = feeds_of(_feeds(data))
-    return DataSource("the data", None, lambda: read_feeds(start(), inputs))
+    feeds = _feeds(data)
+    start = feeds_of(feeds)
+    return DataSource("the data", None, lambda: read_feeds(start(), inputs), read_once=is_read_once(feeds))
 
 
 def fingerprint(source: DataSource, limit: int | None = None) -> str:

@@ -95,6 +95,18 @@ def _until_none(reader: FeedReader) -> Iterator[Feed]:
         yield feed
 
 
+def is_read_once(data: Iterable[object] | FeedReader) -> bool:
+    """Return whether data can be read once only: an iterator, or a reader without ``rewind()``.
+
+    Example:
+        >>> is_read_once([]), is_read_once(iter([]))
+        (False, True)
+    """
+    if isinstance(data, FeedReader):
+        return getattr(data, "rewind", None) is None
+    return isinstance(data, Iterator)
+
+
 def feeds_of(data: Iterable[object] | FeedReader) -> Callable[[], Iterable[object]]:
     """Return a function that starts to read from the beginning, as often as the data allows.
 

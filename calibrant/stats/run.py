@@ -264,7 +264,7 @@ class Run:
         write_frame(table, frame, self.path / "tables" / f"{table}.parquet")
 
     def replace_fit(self, fit: str, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Replace the rows of one fit in `plan`, `search` and `quant_params`; other fits stay as they are."""
+        """Replace the rows of one fit in `plan`, `search`, `quant_params` and `balance`; other fits stay as they are."""
         for table in FIT_TABLES:
             others = self.read(table).filter(pl.col("fit") != fit)
             new = conform(table, frames[table])

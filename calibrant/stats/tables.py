@@ -83,6 +83,7 @@ SCHEMAS: Final[dict[str, pl.Schema]] = {
             "mse": _REAL, "sqnr_db": _REAL, "clip_rate": _REAL, "decided_by": pl.String(),
         }
     ),
+    "balance": pl.Schema({"fit": pl.String(), "layer_id": _ID, "channel": _ID, "factor": _F32}),
     "evaluation": pl.Schema(
         {"fit": pl.String(), "variant": pl.String(), "metric": pl.String(), "value": _REAL, "samples": _COUNT}
     ),
@@ -94,7 +95,7 @@ SCHEMAS: Final[dict[str, pl.Schema]] = {
     ),
 }  # fmt: skip
 
-FIT_TABLES: Final = ("plan", "search", "quant_params")  # rows belong to one fit; the others to the run
+FIT_TABLES: Final = ("plan", "search", "quant_params", "balance")  # rows belong to one fit; the others to the run
 
 
 @dataclass(frozen=True, slots=True)
