@@ -10,8 +10,10 @@ import onnx_ir as ir
 
 from calibrant.export.graph_edit import Names, add_initializer, export_clone, into_memory
 from calibrant.export.quantized_layer import EncodedLayer
-from calibrant.export.rewrite import Chain, Placement, rewrite
+from calibrant.export.quantized_tensor import EncodedTensor
+from calibrant.export.rewrite import Chain, Encoded, Placement, TensorPlacement, rewrite
 from calibrant.ingest.model import PreparedModel
+from calibrant.quantizers.affine import CodeArray
 
 
 class DeployForm:
@@ -21,9 +23,9 @@ class DeployForm:
         self.graph = model.graph
         self.names = Names.of(model)
 
-    def quantizer(self, encoded: EncodedLayer, data: ir.Value) -> Chain:
+    def quantizer(self, encoded: Encoded, data: ir.Value) -> Chain:
         """Make an AscendQuant: ``scale`` is the reciprocal and ``offset`` a FLOAT (ATC reads an INT offset as 0)."""
-        quantized, name = encoded.quantized, self.names.fresh(f"{encoded.layer.name}.quant")
+        quantized, name = encoded.quantized, self.names.fresh(f"{encoded.owner}.quant")
         attributes = [
             ir.AttrFloat32("scale", float(quantized.reciprocal)),
             ir.AttrFloat32("offset", float(quantized.offset_d)),
@@ -31,6 +33,21 @@ class DeployForm:
         ]
         output = ir.Value(name=self.names.fresh(f"{name}.output0"))
         return Chain((ir.Node("", "AscendQuant", [data], attributes, outputs=[output], name=name),), output)
+
+    def antiquantizer(self, encoded: EncodedTensor, codes: ir.Value) -> Chain:
+        """Make an AscendAntiQuant: ``scale`` is the step itself; ATC negates ``offset`` while it reads, so it is offset_d here."""
+        quantized, name = encoded.quantized, self.names.fresh(f"{encoded.owner}.anti_quant")
+        attributes = [
+            ir.AttrFloat32("scale", float(quantized.scale_d)),
+            ir.AttrFloat32("offset", float(quantized.offset_d)),
+            ir.AttrInt64("dtype", 1 if encoded.float_type == "float16" else 0),
+        ]
+        output = ir.Value(name=self.names.fresh(f"{name}.output0"))
+        return Chain((ir.Node("", "AscendAntiQuant", [codes], attributes, outputs=[output], name=name),), output)
+
+    def weight(self, encoded: EncodedLayer) -> CodeArray | None:
+        """Store 4-bit codes two in a byte, others as they are."""
+        return encoded.packed_weight
 
     def codes(self, encoded: EncodedLayer, role: str, value: ir.Value) -> Chain:
         """Let the layer read the integers themselves."""
@@ -51,8 +68,10 @@ class DeployForm:
         value.type, value.shape = None, None
 
 
-def build_deploy(prepared: PreparedModel, layers: Sequence[EncodedLayer]) -> tuple[ir.Model, tuple[Placement, ...]]:
+def build_deploy(
+    prepared: PreparedModel, layers: Sequence[EncodedLayer], tensors: Sequence[EncodedTensor] = ()
+) -> tuple[ir.Model, tuple[Placement | TensorPlacement, ...]]:
     """Return the deploy model and where its additions stand; the opset of the source model is kept."""
     model = export_clone(prepared)
-    placements = rewrite(DeployForm(model), layers)
+    placements = rewrite(DeployForm(model), layers, tensors)
     return into_memory(model), placements

@@ -8,12 +8,14 @@ import onnx
 from onnx import numpy_helper
 
 from calibrant.errors import ExportError
+from calibrant.export.antiquantizer import AntiQuantizer
 from calibrant.export.integer_layers import INTEGER_OPS, Array, IntegerLayer, Quantizer
 from calibrant.export.proto_graph import attributes_of
 from calibrant.export.quantized_layer import dequant_scales
 from calibrant.export.weight_codes import input_axis, unpack_nibbles
 
 Nodes = Mapping[str, onnx.NodeProto]
+_ENDS = frozenset({"AscendQuant", "AscendAntiQuant"})
 
 
 @dataclass(frozen=True)
@@ -24,20 +26,22 @@ class DeployGraph:
         model: the model itself.
         quantizers: the AscendQuant nodes.
         layers: the quantized layers.
+        antiquantizers: the AscendAntiQuant nodes.
         floats: every other node.
     """
 
     model: onnx.ModelProto
     quantizers: tuple[Quantizer, ...]
     layers: tuple[IntegerLayer, ...]
+    antiquantizers: tuple[AntiQuantizer, ...]
     floats: tuple[onnx.NodeProto, ...]
 
     def layer(self, name: str) -> IntegerLayer | None:
         """Return the layer of this node name, or None."""
         return next((layer for layer in self.layers if layer.name == name), None)
 
-    def quantizer_of(self, layer: IntegerLayer) -> Quantizer:
-        """Return the quantizer that makes a layer's codes."""
+    def quantizer_of(self, layer: IntegerLayer | AntiQuantizer) -> Quantizer:
+        """Return the quantizer that makes the codes of a layer or input."""
         return next(quantizer for quantizer in self.quantizers if quantizer.output == layer.source)
 
 
@@ -49,19 +53,21 @@ def take_apart(model: onnx.ModelProto, packed: Collection[str] = ()) -> DeployGr
         packed: the layers whose weight codes have 4 bits, two in a byte; the model itself does not say.
 
     Raises:
-        ExportError: an AscendDequant does not follow an integer layer, or an operator lacks what it needs.
+        ExportError: an AscendDequant does not follow an integer layer, an AscendAntiQuant no AscendQuant, or an operator lacks
+            what it needs.
     """
     reader = _Reader(model, packed)
     quantizers = tuple(_quantizer(node) for node in model.graph.node if node.op_type == "AscendQuant")
-    codes = {quantizer.output for quantizer in quantizers}
+    codes = {quantizer.output: quantizer for quantizer in quantizers}
+    antis = tuple(reader.antiquantizer(node, codes) for node in model.graph.node if node.op_type == "AscendAntiQuant")
     pairs = [reader.layer(node, codes) for node in model.graph.node if node.op_type == "AscendDequant"]
     inside = {id(node) for _, nodes in pairs for node in nodes}
-    floats = [node for node in model.graph.node if id(node) not in inside and node.op_type != "AscendQuant"]
+    floats = [node for node in model.graph.node if id(node) not in inside and node.op_type not in _ENDS]
     for node in floats:
         if stray := next((name for name in node.input if name in codes), None):
             message = f"node '{node.name}' ({node.op_type}) reads the codes '{stray}', but no AscendDequant follows it"
             raise ExportError(message)
-    return DeployGraph(model, quantizers, tuple(layer for layer, _ in pairs), tuple(floats))
+    return DeployGraph(model, quantizers, tuple(layer for layer, _ in pairs), antis, tuple(floats))
 
 
 class _Reader:
@@ -71,8 +77,25 @@ class _Reader:
         self._packed = packed
         self._producers: Nodes = {name: node for node in model.graph.node for name in node.output}
         self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._readers = {
+            name: (node, slot) for node in reversed(model.graph.node) for slot, name in enumerate(node.input)
+        }
 
-    def layer(self, dequantizer: onnx.NodeProto, codes: set[str]) -> tuple[IntegerLayer, list[onnx.NodeProto]]:
+    def antiquantizer(self, node: onnx.NodeProto, codes: Mapping[str, Quantizer]) -> AntiQuantizer:
+        """Return an AscendAntiQuant with the quantizer before it and the input that it serves."""
+        quantizer, found = codes.get(node.input[0]), attributes_of(node)
+        reader = self._readers.get(node.output[0])
+        if quantizer is None or reader is None or "scale" not in found or "offset" not in found:
+            message = f"node '{node.name}': AscendAntiQuant needs an AscendQuant before it, a node behind it, scale and offset"
+            raise ExportError(message)
+        offset = int(found["offset"])
+        return AntiQuantizer(
+            name=node.name, source=node.input[0], output=node.output[0], scale=np.float32(found["scale"]),
+            offset=offset, shift=quantizer.offset - offset, half=found.get("dtype", 0) == 1, node=reader[0].name,
+            input_index=reader[1],
+        )  # fmt: skip
+
+    def layer(self, dequantizer: onnx.NodeProto, codes: Collection[str]) -> tuple[IntegerLayer, list[onnx.NodeProto]]:
         """Return the layer before an AscendDequant and the nodes that it stands for."""
         last = self._producer(dequantizer.input[0], dequantizer)
         node, bias = (last, self._bias(last)) if last.op_type != "Add" else self._matmul_before(last)

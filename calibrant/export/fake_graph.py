@@ -54,6 +54,36 @@ class FakeLayer:
         return self.source, self.data, self.output
 
 
+@dataclass(frozen=True, eq=False)
+class FakePair:
+    """A quantized input of a node that is no layer.
+
+    Attributes:
+        name: ``node:index``.
+        source: the float data before the quantizer.
+        data: the integer-valued data.
+        output: the float value that the node reads.
+        scale: the quantizer's factor, float32(1 / scale_d).
+        offset: the quantizer's offset.
+        limits: least and greatest code.
+        factor: what the codes without offset are multiplied by, scale_d.
+    """
+
+    name: str
+    source: str
+    data: str
+    output: str
+    scale: np.float32
+    offset: int
+    limits: tuple[int, int]
+    factor: np.float32
+
+    @property
+    def exposed(self) -> tuple[str, str, str]:
+        """Return the values that verify looks at."""
+        return self.source, self.data, self.output
+
+
 class FakeReader:
     """Finds the quantized layers of a fake-quant model by their structure, not by the names of what was added."""
 
@@ -79,18 +109,46 @@ class FakeReader:
         """
         node = self._node(name)
         last = node if bias_node is None else self._node(bias_node)
-        chain = self._quantizer(node)
+        chain = self._quantizer(node.input[0], f"layer '{name}'")
         mul, output = self._dequantizer(last, half=half)
-        scale, offset = self._operand(chain["Mul"], 1), self._operand(chain["Sub"], 1)
-        if not np.array_equal(offset, self._operand(chain["Add"], 1)):
-            message = f"layer '{name}': the fake-quant model adds another offset than it subtracts"
-            raise ExportError(message)
-        limits = int(self._operand(chain["Clip"], 1)), int(self._operand(chain["Clip"], 2))
+        scale, offset, limits = self._constants(chain, f"layer '{name}'")
         return FakeLayer(
             name=name, source=self._source(chain["Mul"].input[0], half=half), data=node.input[0], output=output,
             scale=np.float32(scale), offset=int(offset), limits=limits, weight=self._weight(node),
             bias=self._bias(node, last), dequant_scale=self._operand(mul, 1).reshape(-1),
         )  # fmt: skip
+
+    def pair(self, name: str, slot: int, *, half: bool) -> FakePair:
+        """Return the quantized input of this node.
+
+        Args:
+            name: node name.
+            slot: which input.
+            half: as in `layer`.
+
+        Raises:
+            ExportError: no quantizer and Mul stand on that input.
+        """
+        node, where = self._node(name), f"input '{name}:{slot}'"
+        output = node.input[slot] if slot < len(node.input) else ""
+        mul = self._producers.get(self._source(output, half=half))
+        if mul is None or mul.op_type != "Mul":
+            message = f"{where}: the fake-quant model has no Mul where the codes should become float again"
+            raise ExportError(message)
+        chain = self._quantizer(mul.input[0], where)
+        scale, offset, limits = self._constants(chain, where)
+        return FakePair(
+            name=f"{name}:{slot}", source=self._source(chain["Mul"].input[0], half=half), data=mul.input[0],
+            output=output, scale=np.float32(scale), offset=int(offset), limits=limits,
+            factor=np.float32(self._operand(mul, 1)),
+        )  # fmt: skip
+
+    def _constants(self, chain: Mapping[str, onnx.NodeProto], where: str) -> tuple[Array, Array, tuple[int, int]]:
+        scale, offset = self._operand(chain["Mul"], 1), self._operand(chain["Sub"], 1)
+        if not np.array_equal(offset, self._operand(chain["Add"], 1)):
+            message = f"{where}: the fake-quant model adds another offset than it subtracts"
+            raise ExportError(message)
+        return scale, offset, (int(self._operand(chain["Clip"], 1)), int(self._operand(chain["Clip"], 2)))
 
     def _node(self, name: str) -> onnx.NodeProto:
         if name not in self._nodes:
@@ -98,15 +156,12 @@ class FakeReader:
             raise ExportError(message)
         return self._nodes[name]
 
-    def _quantizer(self, node: onnx.NodeProto) -> dict[str, onnx.NodeProto]:
+    def _quantizer(self, value: str, where: str) -> dict[str, onnx.NodeProto]:
         chain: dict[str, onnx.NodeProto] = {}
-        value = node.input[0]
         for op_type in _CHAIN:
             step = self._producers.get(value)
             if step is None or step.op_type != op_type:
-                message = (
-                    f"layer '{node.name}': the fake-quant model has no {op_type} where its quantizer should have one"
-                )
+                message = f"{where}: the fake-quant model has no {op_type} where its quantizer should have one"
                 raise ExportError(message)
             chain[op_type], value = step, step.input[0]
         return chain
@@ -123,7 +178,10 @@ class FakeReader:
         return readers[0]
 
     def _source(self, name: str, *, half: bool) -> str:
-        return str(self._producers[name].input[0]) if half else name
+        if not half:
+            return name
+        cast = self._producers.get(name)
+        return "" if cast is None else str(cast.input[0])
 
     def _weight(self, node: onnx.NodeProto) -> Array | None:
         return None if node.op_type == "AveragePool" else self._codes(node, node.input[1])
@@ -154,12 +212,12 @@ class FakeRunner:
     The layers are exposed in groups, in the order in which they are asked for; of one feed, one group is held at a time.
     """
 
-    def __init__(self, path: Path, layers: Sequence[FakeLayer]) -> None:
+    def __init__(self, path: Path, layers: Sequence[FakeLayer | FakePair]) -> None:
         self._model = onnx.load(path, load_external_data=False)
         self._folder = str(path.parent) if Path(f"{path}.data").is_file() else None
         self._outputs = [value.name for value in self._model.graph.output]
         self._layers = layers
-        self._group_of: dict[str, int] = {}
+        self._group_of: dict[FakeLayer | FakePair, int] = {}
         self._exposed: list[list[str]] = []
         self._sessions: dict[int, ort.InferenceSession] = {}
         self._feeds: Mapping[str, Array] = {}
@@ -195,12 +253,12 @@ class FakeRunner:
                 held = 0
             groups[-1].update(layer.exposed)
             held += size
-            self._group_of[layer.name] = len(groups) - 1
+            self._group_of[layer] = len(groups) - 1
         self._exposed = [sorted(group) for group in groups]
 
-    def values(self, layer: FakeLayer) -> tuple[Array, Array, Array]:
-        """Return the float data, the integer-valued data and the float output of a layer."""
-        number = self._group_of[layer.name]
+    def values(self, layer: FakeLayer | FakePair) -> tuple[Array, Array, Array]:
+        """Return the float data, the integer-valued data and the float output of a layer or input."""
+        number = self._group_of[layer]
         if self._held[0] != number:
             self._hold(number)
         source, data, output = (self._held[1][name] for name in layer.exposed)

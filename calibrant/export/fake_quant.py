@@ -15,9 +15,10 @@ import onnx_ir as ir
 from calibrant.errors import ExportError
 from calibrant.export.graph_edit import Names, add_initializer, export_clone, into_memory
 from calibrant.export.quantized_layer import EncodedLayer
-from calibrant.export.rewrite import Chain, Placement, rewrite
+from calibrant.export.quantized_tensor import EncodedTensor
+from calibrant.export.rewrite import Chain, Encoded, Placement, TensorPlacement, rewrite
 from calibrant.ingest.model import PreparedModel
-from calibrant.quantizers.affine import Float32Array, code_range
+from calibrant.quantizers.affine import CodeArray, Float32Array, code_range
 
 _LEAST_OPSET = 11  # Round exists, and Clip takes its limits as inputs, from here on
 
@@ -29,9 +30,9 @@ class FakeQuantForm:
         self.graph = model.graph
         self.names = Names.of(model)
 
-    def quantizer(self, encoded: EncodedLayer, data: ir.Value) -> Chain:
+    def quantizer(self, encoded: Encoded, data: ir.Value) -> Chain:
         """Make the chain from float data to integer-valued float32 without offset."""
-        quantized, prefix = encoded.quantized, f"{encoded.layer.name}.quant.fakequant"
+        quantized, prefix = encoded.quantized, f"{encoded.owner}.quant.fakequant"
         low, high = code_range(quantized.data_bits)
         offset = self._constant(f"{prefix}.offset", quantized.offset_d)
         nodes = [] if encoded.float_type == "float32" else [self._cast(f"{prefix}.cast", data, ir.DataType.FLOAT)]
@@ -47,6 +48,20 @@ class FakeQuantForm:
             nodes.append(self._node(op_type, f"{prefix}.{op_type.lower()}", [value, *operands]))
             value = nodes[-1].outputs[0]
         return Chain(tuple(nodes), value)
+
+    def antiquantizer(self, encoded: EncodedTensor, codes: ir.Value) -> Chain:
+        """Multiply by the step of the codes."""
+        prefix = f"{encoded.owner}.anti_quant.fakequant"
+        nodes = [
+            self._node("Mul", f"{prefix}.mul", [codes, self._constant(f"{prefix}.scale", encoded.quantized.scale_d)])
+        ]
+        if encoded.float_type != "float32":
+            nodes.append(self._cast(f"{prefix}.cast", nodes[0].outputs[0], ir.DataType[encoded.float_type.upper()]))
+        return Chain(tuple(nodes), nodes[-1].outputs[0])
+
+    def weight(self, encoded: EncodedLayer) -> CodeArray | None:
+        """Store one code a byte."""
+        return encoded.weight
 
     def codes(self, encoded: EncodedLayer, role: str, value: ir.Value) -> Chain:
         """Cast stored integers to float32."""
@@ -79,7 +94,9 @@ class FakeQuantForm:
         return ir.Node("", op_type, inputs, attributes, outputs=[output], name=name)
 
 
-def build_fake_quant(prepared: PreparedModel, layers: Sequence[EncodedLayer]) -> tuple[ir.Model, tuple[Placement, ...]]:
+def build_fake_quant(
+    prepared: PreparedModel, layers: Sequence[EncodedLayer], tensors: Sequence[EncodedTensor] = ()
+) -> tuple[ir.Model, tuple[Placement | TensorPlacement, ...]]:
     """Return the fake-quant model and where its additions stand.
 
     The opset is that of the source model, raised to 11 where it is older.
@@ -88,7 +105,7 @@ def build_fake_quant(prepared: PreparedModel, layers: Sequence[EncodedLayer]) ->
         ExportError: the opset cannot be raised.
     """
     model = _raise_opset(export_clone(prepared))
-    placements = rewrite(FakeQuantForm(model), layers)
+    placements = rewrite(FakeQuantForm(model), layers, tensors)
     return into_memory(model), placements
 
 

@@ -15,6 +15,7 @@ from calibrant.export.deploy import build_deploy
 from calibrant.export.fake_quant import build_fake_quant
 from calibrant.export.quant_map import format_quant_map
 from calibrant.export.quantized_layer import EncodedLayer, QuantizedLayer, encode_layer
+from calibrant.export.quantized_tensor import EncodedTensor, QuantizedTensor, encode_tensor
 from calibrant.export.record_layers import kept_apart
 from calibrant.ingest.model import PreparedModel
 from calibrant.proto.record import RecordEntry, format_record
@@ -72,7 +73,11 @@ def absolute_prefix(prefix: Path | str) -> str:
 
 
 def write_export(
-    prepared: PreparedModel, quantized: Sequence[QuantizedLayer], prefix: Path | str, config_json: str
+    prepared: PreparedModel,
+    quantized: Sequence[QuantizedLayer],
+    prefix: Path | str,
+    config_json: str,
+    tensors: Sequence[QuantizedTensor] = (),
 ) -> ExportedFiles:
     """Write both models, record, map and configuration; existing files of that prefix are replaced, all or none.
 
@@ -81,17 +86,19 @@ def write_export(
         quantized: the layers to quantize and their scales, in any order.
         prefix: folder and beginning of the file names; parents are created.
         config_json: text of ``PREFIX_config.json``.
+        tensors: inputs of other nodes to quantize, in the order of their entries in the record.
 
     Raises:
         ExportError: nothing to quantize, a layer named twice, a bias outside int32, or a folder that cannot be written.
     """
-    _check_layers(quantized)
+    _check_layers(quantized, tensors)
     files = export_files(prefix)
     encoded = [encode_layer(prepared, layer) for layer in sorted(quantized, key=lambda item: item.layer.layer_id)]
-    deploy, placements = build_deploy(prepared, encoded)
-    fake_quant, _ = build_fake_quant(prepared, encoded)
+    inputs = [encode_tensor(prepared, tensor) for tensor in tensors]
+    deploy, placements = build_deploy(prepared, encoded, inputs)
+    fake_quant, _ = build_fake_quant(prepared, encoded, inputs)
     quant_map = format_quant_map(deploy, placements, prepared.original_nodes, _split(prefix)[1])
-    record = format_record(record_entries(encoded, kept_apart(prepared)))
+    record = format_record([*record_entries(encoded, kept_apart(prepared)), *map(tensor_entry, inputs)])
     writers: dict[str, Callable[[Path], None]] = {
         files.fake_quant.name: lambda path: _save_model(fake_quant, path),
         files.deploy.name: lambda path: _save_model(deploy, path),
@@ -115,14 +122,36 @@ def record_entries(encoded: Sequence[EncodedLayer], unfused: Collection[str] = (
             act_type=f"INT{item.quantized.data_bits}",
             wts_type=f"INT{item.quantized.weight_bits}",
             op_data_type=item.float_type.upper(),
+            cluster=item.quantized.cluster,
             skip_fusion=True if item.layer.name in unfused else None,
         )
         for item in encoded
     ]
 
 
-def _check_layers(quantized: Sequence[QuantizedLayer]) -> None:
-    names = [item.layer.name for item in quantized]
+def tensor_entry(encoded: EncodedTensor) -> RecordEntry:
+    """Return the record of an input: as in AMCT's files, its scale and offset alone."""
+    quantized = encoded.quantized
+    return RecordEntry(
+        key=quantized.key,
+        scale_d=np.float32(quantized.scale_d),
+        offset_d=int(quantized.offset_d),
+        act_type=None,
+        wts_type=None,
+        op_data_type=None,
+        is_tensor_quantize=True,
+    )
+
+
+def _check_layers(quantized: Sequence[QuantizedLayer], tensors: Sequence[QuantizedTensor]) -> None:
+    names = [*(item.layer.name for item in quantized), *(tensor.key for tensor in tensors)]
+    biases = {item.layer.bias_node: item.layer.name for item in quantized if item.layer.bias_node is not None}
+    for tensor in tensors:
+        if tensor.node in biases:
+            message = (
+                f"export: '{tensor.key}' cannot be quantized: the Add is the bias of layer '{biases[tensor.node]}'"
+            )
+            raise ExportError(message)
     if not names:
         message = "export: no layer is quantized, so there is nothing to write; see the reasons in the table `plan`"
         raise ExportError(message)

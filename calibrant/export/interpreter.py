@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from calibrant.errors import ExportError
+from calibrant.export.antiquantizer import AntiQuantizer
 from calibrant.export.deploy_graph import DeployGraph, take_apart
+from calibrant.export.external_data import constant_array, load_model
 from calibrant.export.integer_layers import Array, IntegerLayer, Quantizer
 from calibrant.export.model_inputs import check_feeds
 from calibrant.export.proto_graph import part_of, run_session, session_of, values_read
@@ -67,7 +68,7 @@ class Interpreter:
     """
 
     def __init__(self, model: onnx.ModelProto | Path, packed: Collection[str] = ()) -> None:
-        loaded = onnx.load(model) if isinstance(model, Path) else model
+        loaded = load_model(model) if isinstance(model, Path) else model
         self.graph = take_apart(loaded, packed)
         self._steps = _plan(self.graph)
         self._last_use = _last_uses(self._steps, [output.name for output in loaded.graph.output])
@@ -102,6 +103,8 @@ class Interpreter:
         for number, step in enumerate(self._steps):
             if isinstance(step, Quantizer):
                 values[step.output] = step.codes(values[step.source])
+            elif isinstance(step, AntiQuantizer):
+                values[step.output] = step.values(values[step.source])
             elif isinstance(step, IntegerLayer):
                 values[step.output] = _observed(run_layer(step, values[step.source]), observe)
             else:
@@ -132,7 +135,7 @@ class _FloatStage:
         return dict(zip(self.outputs, run_session(self._session, self.outputs, feeds), strict=True))
 
 
-Step = Quantizer | IntegerLayer | _FloatStage
+Step = Quantizer | IntegerLayer | AntiQuantizer | _FloatStage
 
 
 def _observed(done: LayerRun, observe: Observer | None) -> Array:
@@ -155,11 +158,12 @@ def _plan(graph: DeployGraph) -> list[Step]:
             steps.append(_FloatStage(graph, floats[stage], made))
         steps += [quantizer for quantizer in graph.quantizers if stages[quantizer.output] == stage]
         steps += [layer for layer in graph.layers if stages[layer.source] == stage]
+        steps += [anti for anti in graph.antiquantizers if stages[anti.source] == stage]
     return steps
 
 
 def _stages(graph: DeployGraph) -> dict[str, int]:
-    """Count, for every value, the quantized layers on the longest path before it."""
+    """Count, for every value, the quantized layers and inputs on the longest path before it."""
     model = graph.model.graph
     stages = {value.name: 0 for value in model.input} | {tensor.name: 0 for tensor in model.initializer}
     by_output = {layer.output: layer for layer in graph.layers}
@@ -167,6 +171,8 @@ def _stages(graph: DeployGraph) -> dict[str, int]:
     for node in model.node:
         if node.op_type == "AscendDequant":
             _put_stage(stages, node, [by_output[node.output[0]].source], 1)
+        elif node.op_type == "AscendAntiQuant":
+            _put_stage(stages, node, [node.input[0]], 1)
         elif node.op_type == "AscendQuant" or id(node) in sources:
             _put_stage(stages, node, sorted(values_read(node)), 0)
     return stages
@@ -206,4 +212,4 @@ def _last_uses(steps: Sequence[Step], kept: Sequence[str]) -> dict[int, list[str
 
 def _constant(graph: onnx.GraphProto, name: str) -> Array:
     tensor = next(tensor for tensor in graph.initializer if tensor.name == name)
-    return numpy_helper.to_array(tensor)
+    return constant_array(tensor)

@@ -7,7 +7,7 @@ refuse is a warning.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -24,6 +24,7 @@ _DOMAINS = frozenset({"", "ai.onnx"})
 _TYPES: Mapping[str, Mapping[str, int]] = {
     "AscendQuant": {"scale": AttributeProto.FLOAT, "offset": AttributeProto.FLOAT, "dst_type": AttributeProto.STRING},
     "AscendDequant": {"dtype": AttributeProto.INT},
+    "AscendAntiQuant": {"scale": AttributeProto.FLOAT, "offset": AttributeProto.FLOAT, "dtype": AttributeProto.INT},
 }
 _TYPE_NAMES: Mapping[int, str] = {
     AttributeProto.FLOAT: "FLOAT",
@@ -162,13 +163,13 @@ def _quantizers(graph: _Graph) -> Iterator[Finding]:
 
 
 def _code_readers(graph: _Graph) -> Iterator[Finding]:
-    """Codes may go to the data input of integer layers only."""
+    """Codes may go to the data input of integer layers and to AscendAntiQuant only."""
     for node in graph.of_type("AscendQuant"):
         codes = node.output[0]
         if codes in graph.outputs:
             yield Finding("error", _name(node), "its codes are a graph output")
         for reader, slot in graph.consumers.get(codes, []):
-            if reader.op_type not in INTEGER_OPS or slot != 0:
+            if reader.op_type not in {*INTEGER_OPS, "AscendAntiQuant"} or slot != 0:
                 yield Finding("error", _name(node), f"its codes go to input {slot} of {reader.op_type} '{reader.name}'")
         if codes not in graph.consumers:
             yield Finding("warn", _name(node), "nothing reads its codes")
@@ -262,7 +263,7 @@ def _record(graph: _Graph) -> Iterator[Finding]:
         yield Finding("error", name, "is quantized, but the record has no entry for it")
     for key, entry in graph.record.items():
         if entry.is_tensor_quantize:
-            continue
+            continue  # the rule of the pairs looks at it
         if key not in quantized:
             yield Finding("error", key, "has a record entry, but no quantized layer of the model has this name")
         else:
@@ -285,6 +286,46 @@ def _entry(graph: _Graph, layer: onnx.NodeProto, entry: RecordEntry) -> Iterator
         )
     if any(entry.offset_w):
         yield Finding("error", entry.key, "offset_w must be 0: weights are symmetric")
+
+
+def _pairs(graph: _Graph) -> Iterator[Finding]:
+    """Each AscendAntiQuant undoes the AscendQuant before it, for one input, as the record says."""
+    served: set[str] = set()
+    for node in graph.of_type("AscendAntiQuant"):
+        quantizer, readers = graph.producers.get(node.input[0]), graph.consumers.get(node.output[0], [])
+        if quantizer is None or quantizer.op_type != "AscendQuant":
+            yield Finding("error", _name(node), "does not follow an AscendQuant")
+            continue
+        if len(readers) != 1 or node.output[0] in graph.outputs:
+            yield Finding("error", _name(node), "its value must go to one input of one node")
+        yield from _pair_values(node, attributes_of(quantizer), attributes_of(node))
+        keys = {f"{reader.name}:{slot}" for reader, slot in readers}
+        served |= keys
+        for key in sorted(keys):
+            yield from _pair_entry(graph, node, key)
+    for key, entry in graph.record.items():
+        if entry.is_tensor_quantize and key not in served:
+            yield Finding("error", key, "has a record entry, but no AscendAntiQuant serves this input")
+
+
+def _pair_values(node: onnx.NodeProto, quant: Mapping[str, Any], anti: Mapping[str, Any]) -> Iterator[Finding]:
+    scale = np.float32(anti.get("scale", 0))
+    if not (np.isfinite(scale) and scale > 0):
+        yield Finding("error", _name(node), f"scale {scale} is not positive and finite")
+    elif np.float32(1) / scale != np.float32(quant.get("scale", 0)):
+        yield Finding("error", _name(node), "the scale of the AscendQuant before it is not float32(1 / scale)")
+    if float(anti.get("offset", 0)) != float(quant.get("offset", 0)):
+        yield Finding("error", _name(node), "its offset is not that of the AscendQuant before it")
+
+
+def _pair_entry(graph: _Graph, node: onnx.NodeProto, key: str) -> Iterator[Finding]:
+    if not graph.record:
+        return
+    entry, attributes = graph.record.get(key), attributes_of(node)
+    if entry is None or not entry.is_tensor_quantize:
+        yield Finding("error", _name(node), f"the record has no entry '{key}' with is_tensor_quantize")
+    elif np.float32(attributes.get("scale", 0)) != entry.scale_d or attributes.get("offset") != entry.offset_d:
+        yield Finding("error", _name(node), f"scale and offset are not those of the record of '{key}'")
 
 
 def _ranks(graph: _Graph) -> Iterator[Finding]:
@@ -327,5 +368,5 @@ def _name(node: onnx.NodeProto) -> str:
 
 
 _RULES: tuple[Rule, ...] = (
-    _opset, _domains, _order, _names, _attributes, _quantizers, _code_readers, _layers, _words, _record, _ranks,
+    _opset, _domains, _order, _names, _attributes, _quantizers, _code_readers, _layers, _words, _record, _pairs, _ranks,
 )  # fmt: skip

@@ -9,13 +9,16 @@ from typing import Any
 
 import onnx_ir as ir
 
-from calibrant.export.rewrite import Placement
+from calibrant.export.rewrite import Placement, TensorPlacement
 
 Json = dict[str, Any]
 
 
 def format_quant_map(
-    deploy: ir.Model, placements: Sequence[Placement], original_nodes: Mapping[str, tuple[str, ...]], name: str
+    deploy: ir.Model,
+    placements: Sequence[Placement | TensorPlacement],
+    original_nodes: Mapping[str, tuple[str, ...]],
+    name: str,
 ) -> str:
     """Return the map as JSON text, two-space indentation.
 
@@ -26,7 +29,7 @@ def format_quant_map(
         name: the save prefix.
     """
     origins = _origins(placements, original_nodes)
-    dequantizers = {placement.dequantizer for placement in placements}
+    dequantizers = {placement.dequantizer for placement in placements if isinstance(placement, Placement)}
     items = [_item(item, kind, origins.get(item, ()), item in dequantizers) for item, kind in _items(deploy.graph)]
     return json.dumps({"name": name, "graph": [{"op": items}]}, indent=2, ensure_ascii=False) + "\n"
 
@@ -43,11 +46,16 @@ def _items(graph: ir.Graph) -> Iterator[tuple[str, str]]:
 
 
 def _origins(
-    placements: Sequence[Placement], original_nodes: Mapping[str, tuple[str, ...]]
+    placements: Sequence[Placement | TensorPlacement], original_nodes: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """Source nodes by item; a shared quantizer stands for the first of its layers, a MatMul's dequantizer for its Add as well."""
     origins: dict[str, tuple[str, ...]] = {}
     for placement in placements:
+        if isinstance(placement, TensorPlacement):
+            own = _original(placement.encoded.owner, original_nodes)
+            origins.setdefault(placement.quantizer, own)
+            origins[placement.antiquantizer] = own
+            continue
         layer = placement.encoded.layer
         own = _original(layer.name, original_nodes)
         whole = own if layer.bias_node is None else own + _original(layer.bias_node, original_nodes)

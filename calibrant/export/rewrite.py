@@ -13,7 +13,10 @@ import onnx_ir as ir
 from calibrant.errors import ExportError, nearest
 from calibrant.export.graph_edit import Names, replace_initializer, take_over
 from calibrant.export.quantized_layer import EncodedLayer
+from calibrant.export.quantized_tensor import EncodedTensor
+from calibrant.quantizers.affine import CodeArray
 
+Encoded = EncodedLayer | EncodedTensor
 QuantizerKey = tuple[str, int, int, int]  # tensor, bits of scale_d as float32, offset_d, data_bits
 
 
@@ -35,14 +38,29 @@ class Placement:
     parameter: str
 
 
+@dataclass(frozen=True)
+class TensorPlacement:
+    """Where the pair of an input stands: node names of its (maybe shared) quantizer and of what makes it float again."""
+
+    encoded: EncodedTensor
+    quantizer: str
+    antiquantizer: str
+
+
 class Form(Protocol):
     """How quantizers, codes and dequantizers are written."""
 
     graph: ir.Graph
     names: Names
 
-    def quantizer(self, encoded: EncodedLayer, data: ir.Value) -> Chain:
+    def quantizer(self, encoded: Encoded, data: ir.Value) -> Chain:
         """Make the nodes from the float data to what the layer reads."""
+
+    def antiquantizer(self, encoded: EncodedTensor, codes: ir.Value) -> Chain:
+        """Make the nodes from what a quantizer makes to the float value of an input."""
+
+    def weight(self, encoded: EncodedLayer) -> CodeArray | None:
+        """Return the weight codes as the form stores them."""
 
     def codes(self, encoded: EncodedLayer, role: str, value: ir.Value) -> Chain:
         """Make the nodes from an integer initializer to what the layer reads; role is ``weight`` or ``bias``."""
@@ -54,15 +72,17 @@ class Form(Protocol):
         """Correct what is known about a layer's output."""
 
 
-def quantizer_key(encoded: EncodedLayer) -> QuantizerKey:
-    """Return what two layers must share to share one quantizer."""
+def quantizer_key(encoded: Encoded) -> QuantizerKey:
+    """Return what two layers or inputs must share to share one quantizer."""
     quantized = encoded.quantized
     scale_bits = int(np.float32(quantized.scale_d).view(np.uint32))
-    return encoded.layer.tensor, scale_bits, quantized.offset_d, quantized.data_bits
+    return encoded.tensor, scale_bits, quantized.offset_d, quantized.data_bits
 
 
-def rewrite(form: Form, layers: Sequence[EncodedLayer]) -> tuple[Placement, ...]:
-    """Quantize the layers of the form's graph in place; the graph stays topologically sorted.
+def rewrite(
+    form: Form, layers: Sequence[EncodedLayer], tensors: Sequence[EncodedTensor] = ()
+) -> tuple[Placement | TensorPlacement, ...]:
+    """Quantize layers, then inputs of other nodes, of the form's graph in place; the graph stays topologically sorted.
 
     Raises:
         ExportError: a layer is not in the graph.
@@ -72,8 +92,9 @@ def rewrite(form: Form, layers: Sequence[EncodedLayer]) -> tuple[Placement, ...]
     ordered = sorted(layers, key=lambda encoded: position[_node(nodes, encoded.layer.name).name])
     shared: dict[QuantizerKey, Chain] = {}
     placements = [_quantize(form, encoded, nodes, shared) for encoded in ordered]
+    pairs = [_place_pair(form, encoded, _node(nodes, encoded.owner), shared) for encoded in tensors]
     form.graph.sort()
-    return tuple(placements)
+    return (*placements, *pairs)
 
 
 def _quantize(
@@ -82,7 +103,7 @@ def _quantize(
     layer = encoded.layer
     node = _node(nodes, layer.name)
     last = node if layer.bias_node is None else _node(nodes, layer.bias_node)
-    quantizer = _quantizer(form, encoded, node, shared)
+    quantizer = _quantizer(form, encoded, node, 0, shared)
     node.replace_input_with(0, quantizer.output)
     if encoded.weight is not None:
         _place_codes(form, encoded, "weight", node, 1)
@@ -94,10 +115,24 @@ def _quantize(
     return Placement(encoded, quantizer.nodes[-1].name or "", dequantizer.nodes[-1].name or "", parameter)
 
 
-def _quantizer(form: Form, encoded: EncodedLayer, node: ir.Node, shared: dict[QuantizerKey, Chain]) -> Chain:
-    key, data = quantizer_key(encoded), node.inputs[0]
+def _place_pair(
+    form: Form, encoded: EncodedTensor, node: ir.Node, shared: dict[QuantizerKey, Chain]
+) -> TensorPlacement:
+    slot = encoded.quantized.input_index
+    data = node.inputs[slot]
+    quantizer = _quantizer(form, encoded, node, slot, shared)
+    chain = form.antiquantizer(encoded, quantizer.output)
+    if data is not None:
+        chain.output.shape, chain.output.type = data.shape, data.type
+    form.graph.insert_before(node, chain.nodes)
+    node.replace_input_with(slot, chain.output)
+    return TensorPlacement(encoded, quantizer.nodes[-1].name or "", chain.nodes[-1].name or "")
+
+
+def _quantizer(form: Form, encoded: Encoded, node: ir.Node, slot: int, shared: dict[QuantizerKey, Chain]) -> Chain:
+    key, data = quantizer_key(encoded), node.inputs[slot]
     if data is None:
-        message = f"layer '{node.name}' has no data input"
+        message = f"node '{node.name}' has nothing on input {slot} to quantize"
         raise ExportError(message)
     if key not in shared:
         shared[key] = form.quantizer(encoded, data)
@@ -106,7 +141,7 @@ def _quantizer(form: Form, encoded: EncodedLayer, node: ir.Node, shared: dict[Qu
 
 
 def _place_codes(form: Form, encoded: EncodedLayer, role: str, node: ir.Node, slot: int) -> None:
-    array = encoded.weight if role == "weight" else encoded.bias
+    array = form.weight(encoded) if role == "weight" else encoded.bias
     if array is None:
         return
     chain = form.codes(encoded, role, replace_initializer(node, slot, array, form.names, form.graph))

@@ -14,12 +14,14 @@ import onnx
 
 from calibrant.errors import DataError, EmptyDataError, ExportError
 from calibrant.export.deploy_graph import DeployGraph
+from calibrant.export.external_data import load_model
 from calibrant.export.fake_graph import FakeLayer, FakeReader, FakeRunner
 from calibrant.export.files import ExportedFiles
 from calibrant.export.integer_layers import Array, IntegerLayer, Quantizer
 from calibrant.export.interpreter import Interpreter, LayerRun, run_layer
 from calibrant.export.layer_tally import LayerTally
 from calibrant.export.lint import Finding, lint_deploy
+from calibrant.export.pair_tally import PairTally
 from calibrant.export.report import LayerCheck, VerifyReport
 from calibrant.proto.record import RecordEntry, read_record
 from calibrant.quantizers.affine import code_range
@@ -95,7 +97,14 @@ class _Comparison:
         self._fakes = {
             layer.name: reader.layer(layer.name, layer.bias_node, half=layer.half) for layer in interpreter.layers
         }
-        self._runner = FakeRunner(files.fake_quant, list(self._fakes.values()))
+        self._pairs = {
+            reader.pair(anti.node, anti.input_index, half=anti.half): anti for anti in self._graph.antiquantizers
+        }
+        self._runner = FakeRunner(files.fake_quant, [*self._fakes.values(), *self._pairs])
+        self._pair_tallies = {
+            fake: PairTally(self._graph.quantizer_of(anti), anti, fake, record.get(anti.key))
+            for fake, anti in self._pairs.items()
+        }
         self._tallies = {layer.name: LayerTally(layer) for layer in interpreter.layers}
         self._outputs = _Distance()
         for layer in interpreter.layers:
@@ -110,12 +119,15 @@ class _Comparison:
         with _refusals(self._files.fake_quant):
             self._runner.start(filled)
         outputs = self._interpreter.run(filled, self._observe)
+        for fake, tally in self._pair_tallies.items():
+            tally.compare(*self._runner.values(fake))
         for name, expected in self._runner.outputs.items():
             self._outputs.add(name, outputs[name], expected)
 
     def checks(self) -> tuple[LayerCheck, ...]:
-        """Return the checks so far."""
-        return tuple(self._tallies[layer.name].check() for layer in self._interpreter.layers)
+        """Return the checks so far: of the layers, then of inputs of other nodes."""
+        layers = tuple(self._tallies[layer.name].check() for layer in self._interpreter.layers)
+        return (*layers, *(tally.check() for tally in self._pair_tallies.values()))
 
     @property
     def findings(self) -> list[Finding]:
@@ -239,7 +251,7 @@ def _repeat(array: Array, shape: Sequence[int]) -> Array:
 
 def _load(path: Path) -> onnx.ModelProto:
     try:
-        return onnx.load(path)
+        return load_model(path)
     except Exception as error:  # protobuf's DecodeError and onnx's own types have no common base
         message = f"verify: '{path}' is no readable ONNX model ({error}); export again"
         raise ExportError(message) from error
