@@ -143,6 +143,8 @@ def _planned(row: LayerPlan, quantized: QuantizedLayer | None) -> LayerPlan:
     data = replace(row.data, bits=quantized.data_bits, asymmetric=quantized.offset_d != 0)
     per_channel = quantized.scale_w.size > 1 or (row.weight.channel_wise and quantized.layer.channels_out == 1)
     weight = replace(row.weight, bits=quantized.weight_bits, channel_wise=per_channel)
+    if quantized.cluster:
+        weight = replace(weight, algorithm="nuq", num_steps=len(quantized.cluster), num_of_iteration=1)
     return replace(row, enabled=True, data=data, weight=weight)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from calibrant.proto.settings import AdaSettings
-from calibrant.quantizers.options import ArqOptions, HfmgOptions, IfmrOptions
+from calibrant.quantizers.options import ArqOptions, HfmgOptions, IfmrOptions, NuqOptions
 
 WeightAlgorithm = Literal["arq", "nuq", "ada", "none"]
 
@@ -78,6 +78,17 @@ class WeightPlan:
     def options(self) -> ArqOptions:
         """Return the options of the fit by ARQ."""
         return ArqOptions(bits=self.bits, channel_wise=self.channel_wise, asymmetric=self.asymmetric)
+
+    def nuq_options(self) -> NuqOptions | None:
+        """Return the options of the choice of levels that follows, or None where the codes stay uniform.
+
+        Raises:
+            ConfigError: a value is out of its range.
+        """
+        if self.algorithm != "nuq":
+            return None
+        given = {"num_steps": self.num_steps, "num_of_iteration": self.num_of_iteration}
+        return NuqOptions(**{name: value for name, value in given.items() if value is not None})
 
 
 def _or(value: float | None, default: float) -> float:

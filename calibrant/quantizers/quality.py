@@ -6,7 +6,7 @@ import numpy as np
 
 from calibrant.errors import ShapeError
 from calibrant.quantizers._kernels import row_errors
-from calibrant.quantizers.affine import Fit, Float32Array, Float64Array, FloatArray, code_range
+from calibrant.quantizers.affine import CodeArray, Fit, Float32Array, Float64Array, FloatArray, code_range, dequantize
 from calibrant.quantizers.arq import weight_rows
 from calibrant.quantizers.integrals import require_finite, squared_errors, sum_of_squares
 from calibrant.stats.histogram import Bins, LogLinearHistogram
@@ -86,6 +86,25 @@ def weight_quality(rows: FloatArray, fit: Fit) -> WeightQuality:
         raise ShapeError(message)
     scale, offset = fit.scale.reshape(-1), fit.offset.reshape(-1).astype(np.float32)
     signal, noise = row_errors(array, scale, offset, *map(float, code_range(fit.bits)))
+    return WeightQuality(noise / array.shape[1], _decibels(signal, noise), _clip_rates(array, fit))
+
+
+def code_quality(rows: FloatArray, codes: CodeArray, fit: Fit) -> WeightQuality:
+    """Judge a weight's codes, whichever they are: `weight_quality` takes those that the fit itself gives.
+
+    Args:
+        rows: the weight, output channel on axis 0.
+        codes: of the same shape.
+        fit: with one scale, or one for each entry of axis 0.
+
+    Example:
+        >>> from calibrant.quantizers.affine import make_fit
+        >>> code_quality(np.float32([[1, 3]]), np.int8([[0, 1]]), make_fit(np.float32(2), np.int32(0), 8)).mse.tolist()
+        [1.0]
+    """
+    array = weight_rows(rows, channel_wise=fit.scale.ndim == 1)
+    error = array.astype(np.float64) - dequantize(codes, fit).reshape(array.shape)
+    signal, noise = (array.astype(np.float64) ** 2).sum(axis=1), (error**2).sum(axis=1)
     return WeightQuality(noise / array.shape[1], _decibels(signal, noise), _clip_rates(array, fit))
 
 
