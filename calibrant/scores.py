@@ -1,6 +1,7 @@
 """An export against its run: is it this fit's, and how near are its outputs to the float model's."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +31,17 @@ def check_fit(run: Run, fit: str, files: ExportedFiles) -> None:
             raise ExportError(message)
 
 
-Scales = tuple[float, int, tuple[float, ...]]
+Scales = tuple[float, int, tuple[float, ...], tuple[float, ...]]  # scale_d, offset_d, scale_w, balance factors
 
 
 def _entry_scales(entry: RecordEntry) -> Scales:
     scale_d = float("nan") if entry.scale_d is None else float(entry.scale_d)
-    return scale_d, entry.offset_d or 0, tuple(float(scale) for scale in entry.scale_w)
+    return (
+        scale_d,
+        entry.offset_d or 0,
+        tuple(map(float, entry.scale_w)),
+        tuple(map(float, entry.tensor_balance_factor)),
+    )
 
 
 def _fit_scales(run: Run, fit: str) -> dict[str, Scales]:
@@ -45,8 +51,21 @@ def _fit_scales(run: Run, fit: str) -> dict[str, Scales]:
         int(key[0]): tuple(part["scale"])
         for key, part in rows.filter(role="weight").partition_by("layer_id", as_dict=True).items()
     }
+    factors = {
+        int(key[0]): tuple(part["factor"])
+        for key, part in run.read("balance")
+        .filter(fit=fit)
+        .sort("channel")
+        .partition_by("layer_id", as_dict=True)
+        .items()
+    }
     data = rows.filter(role="data").select("layer_id", "scale", "offset")
-    return {names[layer]: (scale, offset, weights.get(layer, (1.0,))) for layer, scale, offset in data.iter_rows()}
+    layers = {
+        names[layer]: (scale, offset, weights.get(layer, (1.0,)), factors.get(layer, ()))
+        for layer, scale, offset in data.iter_rows()
+    }
+    inputs = rows.filter(role="tensor").select("node", "input_index", "scale", "offset").iter_rows()
+    return {**layers, **{f"{node}:{index}": (scale, offset, (), ()) for node, index, scale, offset in inputs}}
 
 
 def score_fit(run: Run, fit: str, files: ExportedFiles, feeds: Feeds) -> float:
@@ -61,13 +80,20 @@ def score_fit(run: Run, fit: str, files: ExportedFiles, feeds: Feeds) -> float:
     Returns:
         The least SQNR of an output in dB, infinite where all are equal.
     """
-    reference, other = open_session(run.model_folder / "prepared.onnx"), open_session(files.fake_quant)
-    pairs = [(reference.run(None, dict(feed)), other.run(None, dict(feed))) for feed in feeds]
+    pairs = list(
+        zip(_outputs(run.model_folder / "prepared.onnx", feeds), _outputs(files.fake_quant, feeds), strict=True)
+    )
     count = len(pairs[0][0])
     least = min(output_sqnr_db(_joined(pairs, 0, output), _joined(pairs, 1, output)) for output in range(count))
     row = {"fit": fit, "variant": "fake_quant", "metric": "sqnr_db", "value": least, "samples": len(pairs)}
     run.replace_evaluation(pl.DataFrame([row]))
     return least
+
+
+def _outputs(model: Path, feeds: Feeds) -> list[list[npt.NDArray[np.generic]]]:
+    """Run a model on all feeds; its session is closed then, so that the weights of two models are never held at once."""
+    session = open_session(model)
+    return [session.run(None, dict(feed)) for feed in feeds]
 
 
 def _joined(

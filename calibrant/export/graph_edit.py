@@ -29,11 +29,16 @@ def export_clone(prepared: PreparedModel) -> ir.Model:
 
 
 def into_memory(model: ir.Model) -> ir.Model:
-    """Load tensors from external files: an exported model must not point to the run directory.
+    """Turn tensors in external files into plain ones: an exported model must not point to the run directory.
 
-    To be called when codes have replaced the large weights, so that those are not read in vain.
+    Their values stay mapped, so that they are read when the model is written and held by neither of the two models.
     """
-    return ir.external_data.load_to_model(model)
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor):
+                value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
+    return model
 
 
 def _drop_unused(graph: ir.Graph) -> None:

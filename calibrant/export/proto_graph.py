@@ -9,6 +9,7 @@ import onnx
 import onnxruntime as ort
 
 from calibrant.errors import DataError, ExportError
+from calibrant.export.external_data import beside_its_data
 
 Array = npt.NDArray[Any]
 
@@ -52,11 +53,13 @@ def session_of(model: onnx.ModelProto | bytes, folder: str | None = None) -> ort
 
     Args:
         model: the model or its serialized form.
-        folder: where the model's external data stands, or None.
+        folder: where the model's external data stands, or None; a model of `load_model` knows that itself.
 
     Raises:
         ExportError: onnxruntime cannot open it.
     """
+    if folder is None and isinstance(model, onnx.ModelProto):
+        model, folder = beside_its_data(model)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
