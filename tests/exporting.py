@@ -85,7 +85,7 @@ def read_record(path: Path) -> dict[str, dict[str, list[float]]]:
         assert key is not None
         record[key.group(1)] = {
             field: [F32(value) for value in re.findall(rf"\b{field}: (\S+)", block)]
-            for field in ("scale_d", "offset_d", "scale_w", "offset_w")
+            for field in ("scale_d", "offset_d", "scale_w", "offset_w", "cluster")
         }
     return record
 
@@ -137,8 +137,17 @@ class Case(NamedTuple):
         return models.normal(1, *self.x[1:], seed=seed, scale=2.0)
 
 
-def weight_codes(weight: np.ndarray, op_type: str, groups: int, scales: Sequence[float]) -> np.ndarray:
-    """Codes of every element by its own output channel's scale, element by element."""
+def weight_codes(
+    weight: np.ndarray,
+    op_type: str,
+    groups: int,
+    scales: Sequence[float],
+    *,
+    offsets: Sequence[int] = (),
+    bits: int = 8,
+    cluster: Sequence[int] = (),
+) -> np.ndarray:
+    """Codes of every element by its own output channel's scale and offset, element by element; NUQ's centres for them."""
     codes = np.zeros(weight.shape, np.int64)
     for place, value in np.ndenumerate(weight):
         channel = 0
@@ -146,18 +155,24 @@ def weight_codes(weight: np.ndarray, op_type: str, groups: int, scales: Sequence
             channel = place[0]
             if op_type == "ConvTranspose":
                 channel = place[0] // (weight.shape[0] // groups) * weight.shape[1] + place[1]
-        codes[place] = naive.quantize(np.array([value]), scales[channel], 0, 8)[0]
+        offset = int(offsets[channel]) if len(offsets) else 0
+        codes[place] = naive.quantize(np.array([value]), scales[channel], offset, bits)[0]
+        if len(cluster):
+            codes[place] = naive.nearest_centre(int(codes[place]), [int(centre) for centre in cluster])
     return codes
 
 
-def expected_output(case: Case, entry: Mapping[str, list[float]], x: np.ndarray, bits: int = 8) -> np.ndarray:
+def expected_output(
+    case: Case, entry: Mapping[str, list[float]], x: np.ndarray, bits: int = 8, *, weight_bits: int = 8
+) -> np.ndarray:
     """What the record says that the layer computes, in whole numbers and then float32."""
     scale_d, offset = entry["scale_d"][0], int(entry["offset_d"][0])
     data = np.array(naive.deploy_codes(x, scale_d, offset, bits)).reshape(x.shape) - offset
     if case.op_type == "AveragePool":
         return _expected_pool(case, data, scale_d)
     arrays, scales = case.arrays(), entry["scale_w"]
-    codes = weight_codes(arrays["w"], case.op_type, case.groups, scales)
+    levels = {"bits": weight_bits, "cluster": [int(centre) for centre in entry["cluster"]]}
+    codes = weight_codes(arrays["w"], case.op_type, case.groups, scales, **levels)
     total = _multiply(case, data, codes)
     spread = (1, -1, *[1] * (total.ndim - 2)) if case.op_type.startswith("Conv") else (1,) * (total.ndim - 1) + (-1,)
     if "b" in arrays:

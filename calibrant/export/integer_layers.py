@@ -154,7 +154,11 @@ class IntegerLayer:
 
         Args:
             data: codes without offset, integers in a float type.
+
+        Raises:
+            ExportError: the weight is for another number of input channels.
         """
+        self._check_channels(data)
         number = working_type(float(self.greatest_sum_bounds(data).max(initial=0)))
         return self._accumulate(data, self.weight, self.bias, number)
 
@@ -198,6 +202,17 @@ class IntegerLayer:
             return product
         message = f"layer '{self.name}': {self.op_type} has no integer form"
         raise ExportError(message)
+
+    def _check_channels(self, data: Array) -> None:
+        if self.weight is None:
+            return
+        matrix = self.op_type in {"Gemm", "MatMul"}
+        axis = -2 if matrix else int(self.op_type == "Conv")
+        wanted = self.weight.shape[axis] * (self.groups if self.op_type == "Conv" else 1)
+        given = data.shape[-1 if matrix else 1]
+        if wanted != given:
+            message = f"layer '{self.name}': a weight for {wanted} input channels on data of {given}; has it 4-bit codes?"
+            raise ExportError(message)
 
     def _pool(self, data: Array) -> tuple[Array, Array]:
         window = resolve_window(self.attributes, self.attributes["kernel_shape"], data.shape[2:])
