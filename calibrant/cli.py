@@ -76,6 +76,12 @@ StrictAmct = Annotated[
     bool,
     typer.Option("--strict-amct", help="Refuse a bias outside int32, as AMCT does. [default: raise the weight scale]"),
 ]
+MatmulPerChannel = Annotated[
+    bool,
+    typer.Option(
+        "--matmul-per-channel", help="One weight scale an output column of Gemm and MatMul. [default: one, as in AMCT]"
+    ),
+]
 Fail = Annotated[FailOn | None, typer.Option(help="Exit with 1 where an event of this severity was recorded.")]
 
 
@@ -191,6 +197,7 @@ def run_command(
     fit: Fit = "default",
     restart: Restart = False,
     strict_amct: StrictAmct = False,
+    matmul_per_channel: MatmulPerChannel = False,
     fail_on: Fail = None,
     dialect: DialectOption = None,
     compression_optimize_conf: Annotated[
@@ -209,7 +216,8 @@ def run_command(
     with progress_bar() as progress:
         done = pipeline.run(
             model, samples, run=run, config=settings, batch_size=batch_size, keep=keep.value, prefix=prefix,
-            fix_input=fixed_inputs(fix_input), fit=fit, restart=restart, strict_amct=strict_amct, progress=progress,
+            fix_input=fixed_inputs(fix_input), fit=fit, restart=restart, strict_amct=strict_amct,
+            matmul_per_channel=matmul_per_channel, progress=progress,
         )  # fmt: skip
     print_line("run", done.path.resolve())
     _print_files(done, fit)
@@ -291,6 +299,7 @@ def fit(
         bool, typer.Option("--exact", help="Search on the raw activations instead of the histograms.")
     ] = False,
     strict_amct: StrictAmct = False,
+    matmul_per_channel: MatmulPerChannel = False,
     fail_on: Fail = None,
     dialect: DialectOption = None,
 ) -> None:
@@ -303,7 +312,8 @@ def fit(
 
     with progress_bar() as progress:
         done = pipeline.fit(
-            run, config=_configuration(config, dialect), name=name, exact=exact, strict_amct=strict_amct, progress=progress
+            run, config=_configuration(config, dialect), name=name, exact=exact, strict_amct=strict_amct,
+            matmul_per_channel=matmul_per_channel, progress=progress,
         )  # fmt: skip
     print_line("run", done.path.resolve())
     print_line("fit", name)

@@ -283,6 +283,10 @@ def _without_key(config: QuantConfig, plan: "Plan") -> Iterator[Event]:
         yield Event("fit", "warn", f"{source}: {text}")
     if config.enable_auto_nuq:
         yield Event("fit", "warn", f"{source}: enable_auto_nuq is left out: config.json has no key for it")
+    columns = [row.layer for row in plan.rows if row.weight.channel_wise and row.op_type in ("Gemm", "MatMul")]
+    if columns:
+        text = f"channel_wise: true of {len(columns)} Gemm and MatMul is written, which AMCT refuses (first '{columns[0]}')"
+        yield Event("fit", "warn", f"{source}: {text}")
 
 
 def _retrain_text(config: RetrainConfig, model: _Model) -> _Text:

@@ -70,6 +70,7 @@ def config_text(run: Run, prepared: PreparedModel, fit: str) -> str:
     record = run.info.fits[fit]
     source, dialect = record.config_source or "<options>", cast("Dialect | None", record.config_dialect)
     config = parse_calibration_config(record.config_text, source, dialect=dialect)
+    config = replace(config, calibrant_matmul_per_channel=True) if record.matmul_per_channel else config
     fitted = run.read("plan").filter(fit=fit)
     nodes, nuq = model_nodes(prepared.model.graph), fitted.filter(weight_algorithm="nuq")["layer"]
     plan = resolve_plan(config, layer_rows(run.read("layers")), other_nodes=nodes, nuq=nuq.to_list())

@@ -45,6 +45,10 @@ def _read_config(config: "Config | None") -> "QuantConfig":
     return read_calibration_config(config) if isinstance(config, str | os.PathLike) else calibration_config(config)
 
 
+def _with_columns(config: "QuantConfig", *, wanted: bool) -> "QuantConfig":
+    return replace(config, calibrant_matmul_per_channel=True) if wanted else config
+
+
 def _versions() -> dict[str, str]:
     names = ("calibrant", "numpy", "numba", "onnx", "onnx-ir", "onnxruntime", "polars", "pyarrow")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
@@ -350,6 +354,7 @@ def fit(
     name: str = "default",
     exact: bool = False,
     strict_amct: bool = False,
+    matmul_per_channel: bool = False,
     progress: Progress = no_progress,
 ) -> Run:
     """Resolve the plan and fit scales and offsets on an existing run, without any inference.
@@ -360,6 +365,8 @@ def fit(
         name: name of this fit; a fit of that name is replaced, others stay.
         exact: search on the raw activations instead of the histograms.
         strict_amct: refuse a bias outside int32, as AMCT does, instead of raising the weight's scale.
+        matmul_per_channel: one weight scale an output column of Gemm and MatMul, as ``calibrant_matmul_per_channel: true`` in the
+            configuration asks for; AMCT has one a tensor.
         progress: called as ``progress(stage, done, total)``.
 
     Raises:
@@ -370,7 +377,9 @@ def fit(
     Example:
         >>> fit("model.run", config="hfmg.cfg", name="hfmg")  # doctest: +SKIP
     """
-    return _fit(run, config, name, exact=exact, strict_amct=strict_amct, progress=progress, again=None)
+    return _fit(
+        run, config, name, exact=exact, strict_amct=strict_amct, progress=progress, again=None, matmul_per_channel=matmul_per_channel
+    )  # fmt: skip
 
 
 def _fit(
@@ -382,12 +391,13 @@ def _fit(
     strict_amct: bool,
     progress: Progress,
     again: "Activations | None",
+    matmul_per_channel: bool = False,
 ) -> Run:
     """Fit; `again` gives the activations of a run that kept only statistics."""
     from calibrant.calibration import calibrate
     from calibrant.proto.simple_config import canonical_text
 
-    opened, settings = open_run(run), _read_config(config)
+    opened, settings = open_run(run), _with_columns(_read_config(config), wanted=matmul_per_channel)
     _check_fit_name(name)
     _check_fusion(opened, settings, given=config is not None)
     seconds = dict(opened.info.seconds)
@@ -407,6 +417,7 @@ def _fit(
         config_dialect=settings.dialect,
         config_hash=hashlib.sha256(text.encode()).hexdigest(),
         exact=exact,
+        matmul_per_channel=bool(settings.calibrant_matmul_per_channel),
     )
     opened.update_info(seconds=seconds, fits={**opened.info.fits, name: record})
     return opened
@@ -602,6 +613,7 @@ def run(
     fit: str = "default",
     restart: bool = False,
     strict_amct: bool = False,
+    matmul_per_channel: bool = False,
     progress: Progress = no_progress,
 ) -> Run:
     """Capture, fit, export and verify in one go.
@@ -618,6 +630,7 @@ def run(
         fit: name of the fit.
         restart: replace an existing run.
         strict_amct: as for `fit`.
+        matmul_per_channel: as for `fit`.
         progress: called as ``progress(stage, done, total)``.
 
     Returns:
@@ -631,12 +644,12 @@ def run(
         >>> done.sql("select * from events")  # doctest: +SKIP
     """
     folder = Path(run) if run is not None else Path(f"{Path(model).stem}.run")
-    settings = _read_config(config)
+    settings = _with_columns(_read_config(config), wanted=matmul_per_channel)
     _check_fit_name(fit)
-    captured, source = _capture(
+    captured, source = capture_with_data(
         model, data, folder, settings, batch_size, keep, fix_input, restart=restart, progress=progress, fits_too=True
     )
-    again = _second_pass(captured, source, progress)
+    again = second_pass(captured, source, progress)
     fitted = _fit(captured, settings, fit, exact=False, strict_amct=strict_amct, progress=progress, again=again)
     exported = export(fitted, fit=fit, prefix=prefix, progress=progress)
     verify(exported, fit=fit, progress=progress)

@@ -603,6 +603,7 @@ configs = st.builds(
     version=st.sampled_from([None, 1]),
     enable_auto_nuq=booleans,
     weight_offset=booleans,
+    calibrant_matmul_per_channel=booleans,
     fakequant_precision_mode=st.sampled_from([None, "DEFAULT", "FORCE_FP16_QUANT"]),
     nuq=st.none() | st.builds(NuqSettings, st.none() | letters, st.sampled_from([16, 32]), st.integers(0, 5)),
     tensor_quantize=tensors,

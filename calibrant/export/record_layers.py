@@ -52,7 +52,19 @@ def check_record(
             _check_tensor(entry, {*nodes, *by_name})
         else:
             _check_entry(entry, _layer_of(entry, by_name, nodes))
-    return tuple(Event(_STAGE, note.severity, note.message) for note in notes)
+    return (*(Event(_STAGE, note.severity, note.message) for note in notes), *_columns(entries, by_name))
+
+
+def _columns(entries: Sequence[RecordEntry], by_name: Mapping[str, Layer]) -> list[Event]:
+    """Say where a matrix has one scale a column, which other tools write and AMCT's reader refuses."""
+    layers = [by_name[entry.key] for entry in entries if len(entry.scale_w) > 1 and entry.key in by_name]
+    found = [layer.name for layer in layers if layer.op_type not in _CHANNEL_WISE]
+    text = (
+        f"scale_w for each column of {len(found)} Gemm and MatMul: AMCT's own reader takes one (first '{found[0]}')"
+        if found
+        else ""
+    )
+    return [Event(_STAGE, "warn", text, layer=found[0])] if found else []
 
 
 def layers_of_record(
@@ -165,8 +177,20 @@ def _check_entry(entry: RecordEntry, layer: Layer) -> None:
         )
 
 
+def _check_levels(entry: RecordEntry, layer: Layer) -> None:
+    """Check what few levels of a weight ask of its layer: 4 bits, or the centres of NUQ."""
+    if entry.wts_type == "INT4" and (layer.weight is None or layer.groups > 1 or (layer.channels_in or 0) % 2):
+        _reject(
+            entry,
+            "wts_type",
+            "wts_type is INT4, which needs a weight of one group and an even number of input channels",
+        )
+    if entry.cluster and (layer.weight is None or entry.wts_type not in (None, "INT8")):
+        _reject(entry, "cluster", "cluster (non-uniform weights) needs a layer with a weight of INT8")
+
+
 def _check_lengths(entry: RecordEntry, layer: Layer) -> None:
-    lengths = [1] if layer.op_type not in _CHANNEL_WISE else sorted({1, layer.channels_out or 1})
+    lengths = sorted({1, layer.channels_out or 1})
     given = len(entry.scale_w)
     if given not in lengths:
         detail = "one" if lengths == [1] else f"one, or {lengths[-1]} (one an output channel),"

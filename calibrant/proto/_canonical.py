@@ -32,6 +32,7 @@ def config_lines(config: "QuantConfig") -> Iterator[str]:
     """Yield the lines of `calibrant.proto.simple_config.canonical_text`."""
     yield from values(config, ("version", "batch_num", "activation_offset", "joint_quant", "do_fusion"))
     yield from values(config, ("weight_offset", "enable_auto_nuq", "fakequant_precision_mode"))
+    yield from values(config, ("calibrant_matmul_per_channel",))
     for name in ("skip_layers", "skip_layer_types", "skip_fusion_layers"):
         yield from (f"{name}: {quoted(value)}" for value in getattr(config, name))
     if config.nuq is not None:

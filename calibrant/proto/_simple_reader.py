@@ -15,6 +15,7 @@ Severity = Literal["warn", "info"]
 _SINGULAR: Final = (
     "batch_num", "activation_offset", "joint_quant", "do_fusion", "version", "enable_auto_nuq", "weight_offset",
     "fakequant_precision_mode", "nuq_config", "common_config", "conv_calibration_config", "fc_calibration_config",
+    "calibrant_matmul_per_channel",
 )  # fmt: skip
 
 
@@ -62,6 +63,7 @@ class _Reader:
             dialect_reason="asked for" if forced else detected.reason,
             version=root.optional("version"),
             enable_auto_nuq=root.optional("enable_auto_nuq"),
+            calibrant_matmul_per_channel=root.optional("calibrant_matmul_per_channel"),
             weight_offset=root.optional("weight_offset"),
             fakequant_precision_mode=self._precision_mode(),
             nuq=nuq,

@@ -24,39 +24,39 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(calibrant/proto/calibration_config.proto\x12\x10\x63\x61librant.config\"\x9a\x06\n\nAMCTConfig\x12\x14\n\tbatch_num\x18\x01 \x01(\r:\x01\x31\x12\x1f\n\x11\x61\x63tivation_offset\x18\x02 \x01(\x08:\x04true\x12\x1a\n\x0bjoint_quant\x18\x03 \x01(\x08:\x05\x66\x61lse\x12\x12\n\x07version\x18\x04 \x01(\x05:\x01\x31\x12\x1c\n\rweight_offset\x18\x05 \x01(\x08:\x05\x66\x61lse\x12\x1e\n\x0f\x65nable_auto_nuq\x18\x06 \x01(\x08:\x05\x66\x61lse\x12\x13\n\x0bskip_layers\x18\n \x03(\t\x12\x18\n\x10skip_layer_types\x18\x0b \x03(\t\x12/\n\nnuq_config\x18\x14 \x01(\x0b\x32\x1b.calibrant.config.NuqConfig\x12J\n\x18\x66\x61kequant_precision_mode\x18\x15 \x01(\x0e\x32(.calibrant.config.FakequantPrecisionMode\x12:\n\rcommon_config\x18\x32 \x01(\x0b\x32#.calibrant.config.CalibrationConfig\x12\x41\n\x14override_layer_types\x18\x33 \x03(\x0b\x32#.calibrant.config.OverrideLayerType\x12\x44\n\x17\x63onv_calibration_config\x18< \x01(\x0b\x32#.calibrant.config.CalibrationConfig\x12\x42\n\x15\x66\x63_calibration_config\x18= \x01(\x0b\x32#.calibrant.config.CalibrationConfig\x12?\n\x16override_layer_configs\x18\x64 \x03(\x0b\x32\x1f.calibrant.config.OverrideLayer\x12\x18\n\tdo_fusion\x18\xc8\x01 \x01(\x08:\x04true\x12\x1b\n\x12skip_fusion_layers\x18\xc9\x01 \x03(\t\x12:\n\x0ftensor_quantize\x18\xac\x02 \x03(\x0b\x32 .calibrant.config.TensorQuantize\"U\n\tNuqConfig\x12\x14\n\x0cmapping_file\x18\x01 \x02(\t\x12\x32\n\x0cnuq_quantize\x18\x02 \x01(\x0b\x32\x1c.calibrant.config.NUQuantize\"h\n\x11OverrideLayerType\x12\x12\n\nlayer_type\x18\x01 \x02(\t\x12?\n\x12\x63\x61libration_config\x18\x02 \x02(\x0b\x32#.calibrant.config.CalibrationConfig\"d\n\rOverrideLayer\x12\x12\n\nlayer_name\x18\x01 \x02(\t\x12?\n\x12\x63\x61libration_config\x18\x02 \x02(\x0b\x32#.calibrant.config.CalibrationConfig\"\xbd\x01\n\x0eTensorQuantize\x12\x12\n\nlayer_name\x18\x01 \x02(\t\x12\x13\n\x0binput_index\x18\x02 \x02(\r\x12\x36\n\rifmr_quantize\x18\x64 \x01(\x0b\x32\x1d.calibrant.config.FMRQuantizeH\x00\x12\x37\n\rhfmg_quantize\x18\x65 \x01(\x0b\x32\x1e.calibrant.config.HFMGQuantizeH\x00\x42\x11\n\x0f\x61\x63ts_quant_algo\"\xbc\x03\n\x11\x43\x61librationConfig\x12#\n\x14weight_compress_only\x18\x01 \x01(\x08:\x05\x66\x61lse\x12\x34\n\x0c\x61rq_quantize\x18\r \x01(\x0b\x32\x1c.calibrant.config.ARQuantizeH\x00\x12\x34\n\x0cnuq_quantize\x18\x0e \x01(\x0b\x32\x1c.calibrant.config.NUQuantizeH\x00\x12\x35\n\x0c\x61\x64\x61_quantize\x18\x0f \x01(\x0b\x32\x1d.calibrant.config.ADAquantizeH\x00\x12\x36\n\rifmr_quantize\x18\x64 \x01(\x0b\x32\x1d.calibrant.config.FMRQuantizeH\x01\x12\x37\n\rhfmg_quantize\x18\x65 \x01(\x0b\x32\x1e.calibrant.config.HFMGQuantizeH\x01\x12\x36\n\x0c\x64mq_balancer\x18\xc8\x01 \x01(\x0b\x32\x1d.calibrant.config.DMQBalancerH\x02\x42\x10\n\x0ewts_quant_algoB\x11\n\x0f\x61\x63ts_quant_algoB\x11\n\x0ftensor_balancer\"T\n\nARQuantize\x12\x14\n\x0c\x63hannel_wise\x18\x01 \x01(\x08\x12\x19\n\nasymmetric\x18\x02 \x01(\x08:\x05\x66\x61lse\x12\x15\n\nquant_bits\x18\n \x01(\r:\x01\x38\"@\n\nNUQuantize\x12\x15\n\tnum_steps\x18\x01 \x01(\r:\x02\x33\x32\x12\x1b\n\x10num_of_iteration\x18\x02 \x01(\r:\x01\x31\"\xac\x01\n\x0b\x41\x44\x41quantize\x12\x1c\n\rnum_iteration\x18\x01 \x01(\r:\x05\x31\x30\x30\x30\x30\x12\x17\n\treg_param\x18\x02 \x01(\x02:\x04\x30.01\x12\x1c\n\x10\x62\x65ta_range_start\x18\x03 \x01(\x02:\x02\x32\x30\x12\x19\n\x0e\x62\x65ta_range_end\x18\x04 \x01(\x02:\x01\x32\x12\x17\n\nwarm_start\x18\x05 \x01(\x02:\x03\x30.2\x12\x14\n\x0c\x63hannel_wise\x18\n \x01(\x08\"\xff\x01\n\x0b\x46MRQuantize\x12\x1f\n\x12search_range_start\x18\x01 \x01(\x02:\x03\x30.7\x12\x1d\n\x10search_range_end\x18\x02 \x01(\x02:\x03\x31.3\x12\x19\n\x0bsearch_step\x18\x03 \x01(\x02:\x04\x30.01\x12 \n\x0emax_percentile\x18\x04 \x01(\x02:\x08\x30.999999\x12 \n\x0emin_percentile\x18\x05 \x01(\x02:\x08\x30.999999\x12\x12\n\nasymmetric\x18\x06 \x01(\x08\x12=\n\x08\x64st_type\x18\n \x01(\x0e\x32%.calibrant.config.CalibrationDataType:\x04INT8\"|\n\x0cHFMGQuantize\x12\x19\n\x0bnum_of_bins\x18\x01 \x01(\r:\x04\x34\x30\x39\x36\x12\x12\n\nasymmetric\x18\x02 \x01(\x08\x12=\n\x08\x64st_type\x18\n \x01(\x0e\x32%.calibrant.config.CalibrationDataType:\x04INT8\".\n\x0b\x44MQBalancer\x12\x1f\n\x12migration_strength\x18\x01 \x01(\x02:\x03\x30.5**\n\x13\x43\x61librationDataType\x12\x08\n\x04INT8\x10\x01\x12\t\n\x05INT16\x10\x02*;\n\x16\x46\x61kequantPrecisionMode\x12\x0b\n\x07\x44\x45\x46\x41ULT\x10\x00\x12\x14\n\x10\x46ORCE_FP16_QUANT\x10\x01')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(calibrant/proto/calibration_config.proto\x12\x10\x63\x61librant.config\"\xc8\x06\n\nAMCTConfig\x12\x14\n\tbatch_num\x18\x01 \x01(\r:\x01\x31\x12\x1f\n\x11\x61\x63tivation_offset\x18\x02 \x01(\x08:\x04true\x12\x1a\n\x0bjoint_quant\x18\x03 \x01(\x08:\x05\x66\x61lse\x12\x12\n\x07version\x18\x04 \x01(\x05:\x01\x31\x12\x1c\n\rweight_offset\x18\x05 \x01(\x08:\x05\x66\x61lse\x12\x1e\n\x0f\x65nable_auto_nuq\x18\x06 \x01(\x08:\x05\x66\x61lse\x12\x13\n\x0bskip_layers\x18\n \x03(\t\x12\x18\n\x10skip_layer_types\x18\x0b \x03(\t\x12/\n\nnuq_config\x18\x14 \x01(\x0b\x32\x1b.calibrant.config.NuqConfig\x12J\n\x18\x66\x61kequant_precision_mode\x18\x15 \x01(\x0e\x32(.calibrant.config.FakequantPrecisionMode\x12:\n\rcommon_config\x18\x32 \x01(\x0b\x32#.calibrant.config.CalibrationConfig\x12\x41\n\x14override_layer_types\x18\x33 \x03(\x0b\x32#.calibrant.config.OverrideLayerType\x12\x44\n\x17\x63onv_calibration_config\x18< \x01(\x0b\x32#.calibrant.config.CalibrationConfig\x12\x42\n\x15\x66\x63_calibration_config\x18= \x01(\x0b\x32#.calibrant.config.CalibrationConfig\x12?\n\x16override_layer_configs\x18\x64 \x03(\x0b\x32\x1f.calibrant.config.OverrideLayer\x12\x18\n\tdo_fusion\x18\xc8\x01 \x01(\x08:\x04true\x12\x1b\n\x12skip_fusion_layers\x18\xc9\x01 \x03(\t\x12:\n\x0ftensor_quantize\x18\xac\x02 \x03(\x0b\x32 .calibrant.config.TensorQuantize\x12,\n\x1c\x63\x61librant_matmul_per_channel\x18\xe8\x07 \x01(\x08:\x05\x66\x61lse\"U\n\tNuqConfig\x12\x14\n\x0cmapping_file\x18\x01 \x02(\t\x12\x32\n\x0cnuq_quantize\x18\x02 \x01(\x0b\x32\x1c.calibrant.config.NUQuantize\"h\n\x11OverrideLayerType\x12\x12\n\nlayer_type\x18\x01 \x02(\t\x12?\n\x12\x63\x61libration_config\x18\x02 \x02(\x0b\x32#.calibrant.config.CalibrationConfig\"d\n\rOverrideLayer\x12\x12\n\nlayer_name\x18\x01 \x02(\t\x12?\n\x12\x63\x61libration_config\x18\x02 \x02(\x0b\x32#.calibrant.config.CalibrationConfig\"\xbd\x01\n\x0eTensorQuantize\x12\x12\n\nlayer_name\x18\x01 \x02(\t\x12\x13\n\x0binput_index\x18\x02 \x02(\r\x12\x36\n\rifmr_quantize\x18\x64 \x01(\x0b\x32\x1d.calibrant.config.FMRQuantizeH\x00\x12\x37\n\rhfmg_quantize\x18\x65 \x01(\x0b\x32\x1e.calibrant.config.HFMGQuantizeH\x00\x42\x11\n\x0f\x61\x63ts_quant_algo\"\xbc\x03\n\x11\x43\x61librationConfig\x12#\n\x14weight_compress_only\x18\x01 \x01(\x08:\x05\x66\x61lse\x12\x34\n\x0c\x61rq_quantize\x18\r \x01(\x0b\x32\x1c.calibrant.config.ARQuantizeH\x00\x12\x34\n\x0cnuq_quantize\x18\x0e \x01(\x0b\x32\x1c.calibrant.config.NUQuantizeH\x00\x12\x35\n\x0c\x61\x64\x61_quantize\x18\x0f \x01(\x0b\x32\x1d.calibrant.config.ADAquantizeH\x00\x12\x36\n\rifmr_quantize\x18\x64 \x01(\x0b\x32\x1d.calibrant.config.FMRQuantizeH\x01\x12\x37\n\rhfmg_quantize\x18\x65 \x01(\x0b\x32\x1e.calibrant.config.HFMGQuantizeH\x01\x12\x36\n\x0c\x64mq_balancer\x18\xc8\x01 \x01(\x0b\x32\x1d.calibrant.config.DMQBalancerH\x02\x42\x10\n\x0ewts_quant_algoB\x11\n\x0f\x61\x63ts_quant_algoB\x11\n\x0ftensor_balancer\"T\n\nARQuantize\x12\x14\n\x0c\x63hannel_wise\x18\x01 \x01(\x08\x12\x19\n\nasymmetric\x18\x02 \x01(\x08:\x05\x66\x61lse\x12\x15\n\nquant_bits\x18\n \x01(\r:\x01\x38\"@\n\nNUQuantize\x12\x15\n\tnum_steps\x18\x01 \x01(\r:\x02\x33\x32\x12\x1b\n\x10num_of_iteration\x18\x02 \x01(\r:\x01\x31\"\xac\x01\n\x0b\x41\x44\x41quantize\x12\x1c\n\rnum_iteration\x18\x01 \x01(\r:\x05\x31\x30\x30\x30\x30\x12\x17\n\treg_param\x18\x02 \x01(\x02:\x04\x30.01\x12\x1c\n\x10\x62\x65ta_range_start\x18\x03 \x01(\x02:\x02\x32\x30\x12\x19\n\x0e\x62\x65ta_range_end\x18\x04 \x01(\x02:\x01\x32\x12\x17\n\nwarm_start\x18\x05 \x01(\x02:\x03\x30.2\x12\x14\n\x0c\x63hannel_wise\x18\n \x01(\x08\"\xff\x01\n\x0b\x46MRQuantize\x12\x1f\n\x12search_range_start\x18\x01 \x01(\x02:\x03\x30.7\x12\x1d\n\x10search_range_end\x18\x02 \x01(\x02:\x03\x31.3\x12\x19\n\x0bsearch_step\x18\x03 \x01(\x02:\x04\x30.01\x12 \n\x0emax_percentile\x18\x04 \x01(\x02:\x08\x30.999999\x12 \n\x0emin_percentile\x18\x05 \x01(\x02:\x08\x30.999999\x12\x12\n\nasymmetric\x18\x06 \x01(\x08\x12=\n\x08\x64st_type\x18\n \x01(\x0e\x32%.calibrant.config.CalibrationDataType:\x04INT8\"|\n\x0cHFMGQuantize\x12\x19\n\x0bnum_of_bins\x18\x01 \x01(\r:\x04\x34\x30\x39\x36\x12\x12\n\nasymmetric\x18\x02 \x01(\x08\x12=\n\x08\x64st_type\x18\n \x01(\x0e\x32%.calibrant.config.CalibrationDataType:\x04INT8\".\n\x0b\x44MQBalancer\x12\x1f\n\x12migration_strength\x18\x01 \x01(\x02:\x03\x30.5**\n\x13\x43\x61librationDataType\x12\x08\n\x04INT8\x10\x01\x12\t\n\x05INT16\x10\x02*;\n\x16\x46\x61kequantPrecisionMode\x12\x0b\n\x07\x44\x45\x46\x41ULT\x10\x00\x12\x14\n\x10\x46ORCE_FP16_QUANT\x10\x01')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'calibrant.proto.calibration_config_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CALIBRATIONDATATYPE']._serialized_start=2552
-  _globals['_CALIBRATIONDATATYPE']._serialized_end=2594
-  _globals['_FAKEQUANTPRECISIONMODE']._serialized_start=2596
-  _globals['_FAKEQUANTPRECISIONMODE']._serialized_end=2655
+  _globals['_CALIBRATIONDATATYPE']._serialized_start=2598
+  _globals['_CALIBRATIONDATATYPE']._serialized_end=2640
+  _globals['_FAKEQUANTPRECISIONMODE']._serialized_start=2642
+  _globals['_FAKEQUANTPRECISIONMODE']._serialized_end=2701
   _globals['_AMCTCONFIG']._serialized_start=63
-  _globals['_AMCTCONFIG']._serialized_end=857
-  _globals['_NUQCONFIG']._serialized_start=859
-  _globals['_NUQCONFIG']._serialized_end=944
-  _globals['_OVERRIDELAYERTYPE']._serialized_start=946
-  _globals['_OVERRIDELAYERTYPE']._serialized_end=1050
-  _globals['_OVERRIDELAYER']._serialized_start=1052
-  _globals['_OVERRIDELAYER']._serialized_end=1152
-  _globals['_TENSORQUANTIZE']._serialized_start=1155
-  _globals['_TENSORQUANTIZE']._serialized_end=1344
-  _globals['_CALIBRATIONCONFIG']._serialized_start=1347
-  _globals['_CALIBRATIONCONFIG']._serialized_end=1791
-  _globals['_ARQUANTIZE']._serialized_start=1793
-  _globals['_ARQUANTIZE']._serialized_end=1877
-  _globals['_NUQUANTIZE']._serialized_start=1879
-  _globals['_NUQUANTIZE']._serialized_end=1943
-  _globals['_ADAQUANTIZE']._serialized_start=1946
-  _globals['_ADAQUANTIZE']._serialized_end=2118
-  _globals['_FMRQUANTIZE']._serialized_start=2121
-  _globals['_FMRQUANTIZE']._serialized_end=2376
-  _globals['_HFMGQUANTIZE']._serialized_start=2378
-  _globals['_HFMGQUANTIZE']._serialized_end=2502
-  _globals['_DMQBALANCER']._serialized_start=2504
-  _globals['_DMQBALANCER']._serialized_end=2550
+  _globals['_AMCTCONFIG']._serialized_end=903
+  _globals['_NUQCONFIG']._serialized_start=905
+  _globals['_NUQCONFIG']._serialized_end=990
+  _globals['_OVERRIDELAYERTYPE']._serialized_start=992
+  _globals['_OVERRIDELAYERTYPE']._serialized_end=1096
+  _globals['_OVERRIDELAYER']._serialized_start=1098
+  _globals['_OVERRIDELAYER']._serialized_end=1198
+  _globals['_TENSORQUANTIZE']._serialized_start=1201
+  _globals['_TENSORQUANTIZE']._serialized_end=1390
+  _globals['_CALIBRATIONCONFIG']._serialized_start=1393
+  _globals['_CALIBRATIONCONFIG']._serialized_end=1837
+  _globals['_ARQUANTIZE']._serialized_start=1839
+  _globals['_ARQUANTIZE']._serialized_end=1923
+  _globals['_NUQUANTIZE']._serialized_start=1925
+  _globals['_NUQUANTIZE']._serialized_end=1989
+  _globals['_ADAQUANTIZE']._serialized_start=1992
+  _globals['_ADAQUANTIZE']._serialized_end=2164
+  _globals['_FMRQUANTIZE']._serialized_start=2167
+  _globals['_FMRQUANTIZE']._serialized_end=2422
+  _globals['_HFMGQUANTIZE']._serialized_start=2424
+  _globals['_HFMGQUANTIZE']._serialized_end=2548
+  _globals['_DMQBALANCER']._serialized_start=2550
+  _globals['_DMQBALANCER']._serialized_end=2596
 # @@protoc_insertion_point(module_scope)

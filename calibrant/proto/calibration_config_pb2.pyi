@@ -22,7 +22,7 @@ DEFAULT: FakequantPrecisionMode
 FORCE_FP16_QUANT: FakequantPrecisionMode
 
 class AMCTConfig(_message.Message):
-    __slots__ = ("batch_num", "activation_offset", "joint_quant", "version", "weight_offset", "enable_auto_nuq", "skip_layers", "skip_layer_types", "nuq_config", "fakequant_precision_mode", "common_config", "override_layer_types", "conv_calibration_config", "fc_calibration_config", "override_layer_configs", "do_fusion", "skip_fusion_layers", "tensor_quantize")
+    __slots__ = ("batch_num", "activation_offset", "joint_quant", "version", "weight_offset", "enable_auto_nuq", "skip_layers", "skip_layer_types", "nuq_config", "fakequant_precision_mode", "common_config", "override_layer_types", "conv_calibration_config", "fc_calibration_config", "override_layer_configs", "do_fusion", "skip_fusion_layers", "tensor_quantize", "calibrant_matmul_per_channel")
     BATCH_NUM_FIELD_NUMBER: _ClassVar[int]
     ACTIVATION_OFFSET_FIELD_NUMBER: _ClassVar[int]
     JOINT_QUANT_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class AMCTConfig(_message.Message):
     DO_FUSION_FIELD_NUMBER: _ClassVar[int]
     SKIP_FUSION_LAYERS_FIELD_NUMBER: _ClassVar[int]
     TENSOR_QUANTIZE_FIELD_NUMBER: _ClassVar[int]
+    CALIBRANT_MATMUL_PER_CHANNEL_FIELD_NUMBER: _ClassVar[int]
     batch_num: int
     activation_offset: bool
     joint_quant: bool
@@ -59,7 +60,8 @@ class AMCTConfig(_message.Message):
     do_fusion: bool
     skip_fusion_layers: _containers.RepeatedScalarFieldContainer[str]
     tensor_quantize: _containers.RepeatedCompositeFieldContainer[TensorQuantize]
-    def __init__(self, batch_num: _Optional[int] = ..., activation_offset: bool = ..., joint_quant: bool = ..., version: _Optional[int] = ..., weight_offset: bool = ..., enable_auto_nuq: bool = ..., skip_layers: _Optional[_Iterable[str]] = ..., skip_layer_types: _Optional[_Iterable[str]] = ..., nuq_config: _Optional[_Union[NuqConfig, _Mapping]] = ..., fakequant_precision_mode: _Optional[_Union[FakequantPrecisionMode, str]] = ..., common_config: _Optional[_Union[CalibrationConfig, _Mapping]] = ..., override_layer_types: _Optional[_Iterable[_Union[OverrideLayerType, _Mapping]]] = ..., conv_calibration_config: _Optional[_Union[CalibrationConfig, _Mapping]] = ..., fc_calibration_config: _Optional[_Union[CalibrationConfig, _Mapping]] = ..., override_layer_configs: _Optional[_Iterable[_Union[OverrideLayer, _Mapping]]] = ..., do_fusion: bool = ..., skip_fusion_layers: _Optional[_Iterable[str]] = ..., tensor_quantize: _Optional[_Iterable[_Union[TensorQuantize, _Mapping]]] = ...) -> None: ...
+    calibrant_matmul_per_channel: bool
+    def __init__(self, batch_num: _Optional[int] = ..., activation_offset: bool = ..., joint_quant: bool = ..., version: _Optional[int] = ..., weight_offset: bool = ..., enable_auto_nuq: bool = ..., skip_layers: _Optional[_Iterable[str]] = ..., skip_layer_types: _Optional[_Iterable[str]] = ..., nuq_config: _Optional[_Union[NuqConfig, _Mapping]] = ..., fakequant_precision_mode: _Optional[_Union[FakequantPrecisionMode, str]] = ..., common_config: _Optional[_Union[CalibrationConfig, _Mapping]] = ..., override_layer_types: _Optional[_Iterable[_Union[OverrideLayerType, _Mapping]]] = ..., conv_calibration_config: _Optional[_Union[CalibrationConfig, _Mapping]] = ..., fc_calibration_config: _Optional[_Union[CalibrationConfig, _Mapping]] = ..., override_layer_configs: _Optional[_Iterable[_Union[OverrideLayer, _Mapping]]] = ..., do_fusion: bool = ..., skip_fusion_layers: _Optional[_Iterable[str]] = ..., tensor_quantize: _Optional[_Iterable[_Union[TensorQuantize, _Mapping]]] = ..., calibrant_matmul_per_channel: bool = ...) -> None: ...
 
 class NuqConfig(_message.Message):
     __slots__ = ("mapping_file", "nuq_quantize")

@@ -73,6 +73,8 @@ class QuantConfig:
         tensor_quantize: inputs of other nodes to quantize, in file order.
         conv_calibration: deprecated settings of convolutions (Caffe, TensorFlow).
         fc_calibration: deprecated settings of fully connected layers.
+        calibrant_matmul_per_channel: one weight scale an output column of a Gemm or MatMul; an extension of calibrant's, None where
+            not written.
         dialect_reason: what `dialect` was taken from.
         source: the file, or None.
         text: the file's text; empty where it was built in Python.
@@ -102,6 +104,7 @@ class QuantConfig:
     tensor_quantize: tuple[TensorSettings, ...] = ()
     conv_calibration: CalibrationBlock | None = None
     fc_calibration: CalibrationBlock | None = None
+    calibrant_matmul_per_channel: bool | None = None
     dialect_reason: str = field(default="the default", compare=False, repr=False)
     source: str | None = field(default=None, compare=False)
     text: str = field(default="", compare=False, repr=False)

@@ -20,6 +20,7 @@ CHANNEL_WISE_DEFAULT: Final[Mapping[str, bool]] = {  # AMCT's, by ONNX type; als
     "AveragePool": False,
 }
 CHANNEL_WISE: Final[Limit] = {"Conv": None, "ConvTranspose": None}
+BY_COLUMN: Final[Limit] = {"Gemm": None, "MatMul": None}  # one scale an output column: calibrant's own, by an opt-in
 NARROW: Final[Limit] = {"Conv": (2,)}
 INT16: Final[Limit] = {"Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": None}
 OFFSET: Final[Limit] = {

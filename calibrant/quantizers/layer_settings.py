@@ -35,6 +35,7 @@ TYPES: Final = "override_layer_types"
 LAYERS: Final = "override_layer_configs"
 JSON: Final = "config.json"
 NUQ_CONFIG: Final = "nuq_config"
+PER_CHANNEL: Final = "calibrant_matmul_per_channel"
 
 DST_TYPE: Final = ("ifmr_quantize.dst_type", "hfmg_quantize.dst_type")
 DATA_BITS: Final = {"INT8": 8, "INT16": 16}
@@ -188,6 +189,8 @@ class LayerSettings:
         settings, rule = self._weight_settings(given, rule)
         asymmetric, asymmetric_rule = self._weight_asymmetric(settings)
         channel_wise, bits = self._channel_wise(settings), 8
+        if channel_wise and self._takes_columns(settings) and not _asks_channel_wise(settings):
+            rule = PER_CHANNEL
         if isinstance(settings, ArqSettings):
             bits = self._weight_bits(settings.quant_bits)
         if self._row.op_type == "AveragePool":
@@ -216,17 +219,23 @@ class LayerSettings:
         return ArqSettings(), DEFAULT
 
     def _channel_wise(self, settings: WeightSettings) -> bool:
-        asked = None if isinstance(settings, NuqSettings) else settings.channel_wise
-        possible = limits.CHANNEL_WISE_DEFAULT.get(self._row.op_type, False)
+        asked = _asks_channel_wise(settings)
+        possible = limits.CHANNEL_WISE_DEFAULT.get(self._row.op_type, False) or self._takes_columns(settings)
         if not asked or possible:
             return possible if asked is None else asked
         member = f"{_weight_member(settings)}.channel_wise"
         if self.chosen.can_only_mean_layers_outside(limits.CHANNEL_WISE):
-            self._refuse(member, "channel_wise is true", "only Conv and ConvTranspose")
+            able = f" it ({PER_CHANNEL}: true lets others)" if limits.layer_allows(limits.BY_COLUMN, self._row) else " it"
+            self._refuse(member, "channel_wise is true", "only Conv and ConvTranspose", able)
         severity: Severity = "info" if self.chosen.field == COMMON else "warn"
         given = "one scale for the whole tensor"
         self._ineffective(severity, member, "channel_wise: true", self._row.op_type, given)
         return False
+
+    def _takes_columns(self, settings: WeightSettings) -> bool:
+        """Whether the weight may have one scale an output column, which AMCT does not offer."""
+        wanted = bool(self._config.calibrant_matmul_per_channel) and not isinstance(settings, NuqSettings)
+        return wanted and limits.layer_allows(limits.BY_COLUMN, self._row)
 
     def _weight_bits(self, asked: int) -> int:
         member = "arq_quantize.quant_bits"
@@ -309,6 +318,10 @@ class LayerSettings:
 
     def _where(self, member: str) -> str:
         return self.chosen.place(self._config, member)
+
+
+def _asks_channel_wise(settings: WeightSettings) -> bool | None:
+    return None if isinstance(settings, NuqSettings) else settings.channel_wise
 
 
 def data_plan(settings: DataSettings, bits: int, *, asymmetric: bool) -> DataPlan:

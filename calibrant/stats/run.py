@@ -34,6 +34,7 @@ class FitRecord:
         exact: whether the search evaluated raw values.
         prefix: where this fit was exported last, or None.
         config_dialect: whose type names the text uses: onnx, atc or pytorch.
+        matmul_per_channel: whether an option asked for one weight scale an output column of Gemm and MatMul, besides the text.
     """
 
     config_source: str | None
@@ -42,6 +43,7 @@ class FitRecord:
     exact: bool
     prefix: str | None = None
     config_dialect: str | None = None
+    matmul_per_channel: bool = False
 
 
 @dataclass(frozen=True)
