@@ -172,7 +172,8 @@ def expected_output(
         return _expected_pool(case, data, scale_d)
     arrays, scales = case.arrays(), entry["scale_w"]
     levels = {"bits": weight_bits, "cluster": [int(centre) for centre in entry["cluster"]]}
-    codes = weight_codes(arrays["w"], case.op_type, case.groups, scales, **levels)
+    weight = arrays["w"].T if case.attributes.get("transB") else arrays["w"]
+    codes = weight_codes(weight, case.op_type, case.groups, scales, **levels)
     total = _multiply(case, data, codes)
     spread = (1, -1, *[1] * (total.ndim - 2)) if case.op_type.startswith("Conv") else (1,) * (total.ndim - 1) + (-1,)
     if "b" in arrays:
