@@ -646,10 +646,10 @@ def run(
     folder = Path(run) if run is not None else Path(f"{Path(model).stem}.run")
     settings = _with_columns(_read_config(config), wanted=matmul_per_channel)
     _check_fit_name(fit)
-    captured, source = capture_with_data(
+    captured, source = _capture(
         model, data, folder, settings, batch_size, keep, fix_input, restart=restart, progress=progress, fits_too=True
     )
-    again = second_pass(captured, source, progress)
+    again = _second_pass(captured, source, progress)
     fitted = _fit(captured, settings, fit, exact=False, strict_amct=strict_amct, progress=progress, again=again)
     exported = export(fitted, fit=fit, prefix=prefix, progress=progress)
     verify(exported, fit=fit, progress=progress)
