@@ -23,13 +23,14 @@ from calibrant.quantizers.arq import fit_arq
 from calibrant.quantizers.bias import quantize_bias
 from calibrant.quantizers.hfmg import HfmgOptions, fit_hfmg
 from calibrant.quantizers.ifmr import fit_ifmr
-from calibrant.quantizers.plan import DataPlan, LayerPlan, Plan, resolve_plan
+from calibrant.quantizers.plan import DataPlan, LayerPlan, Plan, TensorPlan, resolve_plan
 from calibrant.quantizers.quality import DataQuality, WeightQuality, data_quality
 from calibrant.stats.events import Event, Progress
 from calibrant.stats.histogram import LogLinearHistogram
 from calibrant.stats.run import Run
 from calibrant.stats.tables import SCHEMAS, LayerRow, layer_rows
 from calibrant.stats.weights import channels_first
+from calibrant.tensor_fits import tensor_columns, tensor_ids
 from calibrant.weight_range import dead_channels, weight_in_range
 
 FloatArray = npt.NDArray[np.floating]
@@ -148,7 +149,9 @@ def calibrate(
     plan = resolve_plan(config, list(layers.values()), other_nodes=parameters.nodes)
     enabled = plan.enabled
     balanced = balance_layers(run, enabled, layers, parameters, again)
-    data = _fit_all_data(_Statistics(run, balanced), enabled, exact=exact, progress=progress)
+    inputs = {one: (found, one.data, None) for one, found in tensor_ids(run, plan.enabled_tensors).items()}
+    keys = [*map(_data_key, enabled), *inputs.values()]
+    data = _fit_all_data(_Statistics(run, balanced), keys, exact=exact, progress=progress)
     weights = {
         row.layer_id: _fit_weight(
             parameters,
@@ -163,8 +166,8 @@ def calibrate(
     _require_a_layer(plan)
     frames = {
         "plan": plan.frame(name),
-        "search": _search_frame(name, enabled, data, weights),
-        "quant_params": _parameter_frame(name, enabled, data, weights),
+        "search": pl.concat([_search_frame(name, enabled, data, weights), *_tensor_searches(name, inputs, data)]),
+        "quant_params": pl.concat([_parameter_frame(name, enabled, data, weights), *_tensor_rows(name, inputs, data)]),
         "balance": balance_frame(name, balanced),
     }
     found = (event for weight in weights.values() if weight is not None for event in weight.events)
@@ -179,10 +182,10 @@ def _data_key(row: LayerPlan) -> DataKey:
 
 
 def _fit_all_data(
-    statistics: _Statistics, rows: Sequence[LayerPlan], *, exact: bool, progress: Progress
+    statistics: _Statistics, asked: Sequence[DataKey], *, exact: bool, progress: Progress
 ) -> dict[DataKey, _DataFit]:
-    """Fit each distinct (tensor, settings) once: layers that share both share the quantizer, unless they are balanced."""
-    keys = list(dict.fromkeys(_data_key(row) for row in rows))
+    """Fit each distinct (tensor, settings) once: layers and inputs that share both share the quantizer, unless they are balanced."""
+    keys = list(dict.fromkeys(asked))
     results: dict[DataKey, _DataFit] = {}
     with ThreadPoolExecutor(_THREADS) as pool:
         for key, result in zip(keys, pool.map(_data_fitter(statistics, exact=exact), keys), strict=True):
@@ -232,7 +235,7 @@ def _fit_weight(
 
 
 def _require_a_layer(plan: Plan) -> None:
-    if not plan.enabled:
+    if not plan.enabled and not plan.enabled_tensors:
         message = "no layer left to quantize: every layer is skipped; change the configuration"
         raise ConfigError(message)
 
@@ -245,20 +248,27 @@ def _search_frame(
 ) -> pl.DataFrame:
     parts = []
     for row in rows:
-        parts.append(_search_rows(name, row, data[_data_key(row)].fit))
+        parts.append(_search_rows(name, row.layer_id, row.tensor_id, data[_data_key(row)].fit))
         if (weight := weights[row.layer_id]) is not None and weight.levels is not None:
             of_row = {"fit": name, "layer_id": row.layer_id, "tensor_id": None}
             parts.append(_rows("search", {**of_row, **search_columns(weight.levels)}, 2))
     return pl.concat([pl.DataFrame(schema=SCHEMAS["search"]), *parts])
 
 
-def _search_rows(name: str, row: LayerPlan, fit: Fit) -> pl.DataFrame:
+def _tensor_searches(
+    name: str, inputs: Mapping[TensorPlan, DataKey], data: Mapping[DataKey, _DataFit]
+) -> list[pl.DataFrame]:
+    """Rows of the inputs of other nodes, those of a tensor and its settings once."""
+    return [_search_rows(name, None, key[0], data[key].fit) for key in dict.fromkeys(inputs.values())]
+
+
+def _search_rows(name: str, layer_id: int | None, tensor_id: int | None, fit: Fit) -> pl.DataFrame:
     found = fit.candidates
     if found is None:
         return pl.DataFrame(schema=SCHEMAS["search"])
     index = np.arange(found.loss.size)
     columns = {
-        "fit": name, "layer_id": row.layer_id, "tensor_id": row.tensor_id, "algorithm": fit.algorithm,
+        "fit": name, "layer_id": layer_id, "tensor_id": tensor_id, "algorithm": fit.algorithm,
         "candidate": index, "clip_min": found.clip_min, "clip_max": found.clip_max, "scale": found.scale,
         "offset": found.offset, "loss": found.loss, "is_best": index == found.best, "exact": found.exact,
     }  # fmt: skip
@@ -266,12 +276,12 @@ def _search_rows(name: str, row: LayerPlan, fit: Fit) -> pl.DataFrame:
 
 
 def _rows(table: str, columns: Mapping[str, Any], length: int) -> pl.DataFrame:
-    """Build rows of a table from columns and from scalars that hold for all of them."""
+    """Build rows of a table from columns and from scalars that hold for all of them; what is not given is NULL."""
     schema = SCHEMAS[table]
     series = [
         pl.Series(name, columns[name], dtype)
-        if isinstance(columns[name], np.ndarray)
-        else pl.Series(name, [columns[name]] * length, dtype)
+        if isinstance(columns.get(name), np.ndarray)
+        else pl.Series(name, [columns.get(name)] * length, dtype)
         for name, dtype in schema.items()
     ]
     return pl.DataFrame(series)
@@ -286,7 +296,7 @@ def _parameter_frame(
     parts = [pl.DataFrame(schema=SCHEMAS["quant_params"])]
     for row in rows:
         found, weight = data[_data_key(row)], weights[row.layer_id]
-        parts.append(_data_row(name, row, found))
+        parts.append(_data_row(name, {"layer_id": row.layer_id, "tensor_id": row.tensor_id, "role": "data"}, found))
         if weight is not None:
             parts.append(_weight_rows(name, row, weight))
         if weight is not None and weight.levels is not None:
@@ -299,13 +309,18 @@ def _parameter_frame(
     return pl.concat(parts)
 
 
-def _data_row(name: str, row: LayerPlan, found: _DataFit) -> pl.DataFrame:
+def _tensor_rows(
+    name: str, inputs: Mapping[TensorPlan, DataKey], data: Mapping[DataKey, _DataFit]
+) -> list[pl.DataFrame]:
+    return [_data_row(name, tensor_columns(one, key[0]), data[key]) for one, key in inputs.items()]
+
+
+def _data_row(name: str, of_row: Mapping[str, Any], found: _DataFit) -> pl.DataFrame:
     fit, quality = found.fit, found.quality
     columns = {
-        "fit": name, "layer_id": row.layer_id, "tensor_id": row.tensor_id, "role": "data", "channel": None,
-        "bits": fit.bits, "scale": float(fit.scale), "offset": int(fit.offset), "clip_min": float(fit.clip_min),
-        "clip_max": float(fit.clip_max), "algorithm": fit.algorithm, "mse": quality.mse,
-        "sqnr_db": quality.sqnr_db, "clip_rate": quality.clip_rate, "decided_by": fit.algorithm,
+        "fit": name, **of_row, "channel": None, "bits": fit.bits, "scale": float(fit.scale), "offset": int(fit.offset),
+        "clip_min": float(fit.clip_min), "clip_max": float(fit.clip_max), "algorithm": fit.algorithm,
+        "mse": quality.mse, "sqnr_db": quality.sqnr_db, "clip_rate": quality.clip_rate, "decided_by": fit.algorithm,
     }  # fmt: skip
     return _rows("quant_params", columns, 1)
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import polars as pl
 
-from calibrant.errors import ConfigError
 from calibrant.export.quantized_layer import QuantizedLayer
+from calibrant.export.quantized_tensor import QuantizedTensor, in_order
 from calibrant.ingest.layers import Layer, layer_rows_of
 from calibrant.ingest.model import PreparedModel
 from calibrant.ingest.nodes import model_nodes
@@ -32,23 +32,21 @@ def check_plan(config: QuantConfig, prepared: PreparedModel) -> Plan:
     return resolve_plan(config, layer_rows_of(prepared, None), other_nodes=model_nodes(prepared.model.graph))
 
 
-def check_something_to_fit(config: QuantConfig, plan: Plan) -> None:
-    """Check that a plan leaves a layer to quantize: it may name inputs of other nodes alone, which this version does not apply.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    if not plan.enabled:
-        source = config.source or "configuration"
-        message = f"{source}: every layer is skipped, and tensor_quantize is not applied in this version; leave at least one layer"
-        raise ConfigError(message)
-
-
 def quantized_layers(run: Run, prepared: PreparedModel, fit: str) -> list[QuantizedLayer]:
     """Join the layers of the prepared model with their scales of one fit, in topological order."""
-    frame = run.read("quant_params").filter(fit=fit)
+    frame = run.read("quant_params").filter(pl.col("layer_id").is_not_null(), fit=fit)
     by_layer = {int(key[0]): part for key, part in frame.partition_by("layer_id", as_dict=True).items()}
     return [_quantized(layer, by_layer[layer.layer_id]) for layer in prepared.layers if layer.layer_id in by_layer]
+
+
+def quantized_tensors(run: Run, prepared: PreparedModel, fit: str) -> list[QuantizedTensor]:
+    """Return the quantized inputs of other nodes with their scales of one fit, in topological order."""
+    rows = run.read("quant_params").filter(fit=fit, role="tensor").iter_rows(named=True)
+    found = [
+        QuantizedTensor(row["node"], row["input_index"], np.float32(row["scale"]), row["offset"], row["bits"])
+        for row in rows
+    ]
+    return in_order(prepared, found)
 
 
 def _quantized(layer: Layer, frame: pl.DataFrame) -> QuantizedLayer:

@@ -174,12 +174,12 @@ def capture(
     Example:
         >>> run = capture("model.onnx", "samples.npz", run="model.run", keep="stats")  # doctest: +SKIP
     """
-    return _capture(
+    return capture_with_data(
         model, data, run, config, batch_size, keep, fix_input, restart=restart, progress=progress, fits_too=False
     )[0]
 
 
-def _capture(
+def capture_with_data(
     model: PathLike,
     data: "Data",
     run: PathLike,
@@ -194,9 +194,10 @@ def _capture(
 ) -> "tuple[Run, DataSource]":
     """Capture, and return the data as well; where it is to be fitted next, it may have to be read twice."""
     from calibrant.balancing import check_second_pass
-    from calibrant.handover import check_plan, check_something_to_fit
+    from calibrant.handover import check_plan
     from calibrant.ingest.data import open_data
-    from calibrant.ingest.model import prepare_model
+    from calibrant.ingest.model import observe, prepare_model
+    from calibrant.tensor_fits import tensor_ids
 
     if keep not in ("raw", "stats"):
         message = f"keep: '{keep}' is not one of raw, stats"
@@ -213,12 +214,14 @@ def _capture(
         )
         source = open_data(data, prepared.inputs)
     plan = check_plan(settings, prepared)
-    check_something_to_fit(settings, plan)
+    prepared = observe(prepared, [one.tensor for one in plan.enabled_tensors])
     if fits_too and keep == "stats":
         check_second_pass(plan.rows, source)
     wanted = _wanted_info(Path(model), prepared, data, settings, keep, fix_input)
     if is_run(folder) and not restart:
-        return _reuse(folder, wanted, source, _sample_limit(settings, prepared, batch_size)), source
+        reused = _reuse(folder, wanted, source, _sample_limit(settings, prepared, batch_size))
+        tensor_ids(reused, plan.enabled_tensors)
+        return reused, source
     made = _capture_anew(folder, prepared, source, wanted, settings, batch_size, seconds, progress, restart=restart)
     return made, source
 
@@ -482,7 +485,7 @@ def export(
         ExportError: the files cannot be written.
     """
     from calibrant.export.files import absolute_prefix, write_export
-    from calibrant.handover import config_text, quantized_layers
+    from calibrant.handover import config_text, quantized_layers, quantized_tensors
     from calibrant.ingest.model import load_prepared
 
     opened = open_run(run)
@@ -493,7 +496,8 @@ def export(
     with _timed(seconds, "export"):
         prepared = load_prepared(opened.model_folder)
         layers = quantized_layers(opened, prepared, fit)
-        write_export(prepared, layers, place, config_text(opened, prepared, fit))
+        text, tensors = config_text(opened, prepared, fit), quantized_tensors(opened, prepared, fit)
+        write_export(prepared, layers, place, text, tensors)
     progress("export", 1, 1)
     opened.replace_events(["export"], fit, [])
     fits = {
@@ -646,17 +650,17 @@ def run(
     folder = Path(run) if run is not None else Path(f"{Path(model).stem}.run")
     settings = _with_columns(_read_config(config), wanted=matmul_per_channel)
     _check_fit_name(fit)
-    captured, source = _capture(
+    captured, source = capture_with_data(
         model, data, folder, settings, batch_size, keep, fix_input, restart=restart, progress=progress, fits_too=True
     )
-    again = _second_pass(captured, source, progress)
+    again = second_pass(captured, source, progress)
     fitted = _fit(captured, settings, fit, exact=False, strict_amct=strict_amct, progress=progress, again=again)
     exported = export(fitted, fit=fit, prefix=prefix, progress=progress)
     verify(exported, fit=fit, progress=progress)
     return exported
 
 
-def _second_pass(run: Run, source: "DataSource", progress: Progress) -> "Activations":
+def second_pass(run: Run, source: "DataSource", progress: Progress) -> "Activations":
     """Return what runs the model over the data once more; it loads nothing before it is called."""
 
     def again(tensor_ids: Collection[int]) -> Iterator[tuple[int, Any]]:

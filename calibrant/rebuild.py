@@ -10,13 +10,17 @@ from pathlib import Path
 
 from calibrant.export.files import ExportedFiles, write_export
 from calibrant.export.quantized_layer import QuantizedLayer
+from calibrant.export.quantized_tensor import QuantizedTensor
 from calibrant.export.record_layers import check_record, fusion_skips, layers_of_record
+from calibrant.export.record_tensors import tensors_of_record
 from calibrant.ingest.layers import layer_rows_of
 from calibrant.ingest.model import PreparedModel, initializer_value, prepare_model
 from calibrant.proto.json_config import format_json_config
 from calibrant.proto.record import RecordEntry, RecordFile, read_record_file
+from calibrant.proto.settings import IfmrSettings
 from calibrant.proto.simple_config import QuantConfig
-from calibrant.quantizers.layer_plan import LayerPlan
+from calibrant.quantizers.layer_plan import LayerPlan, TensorPlan
+from calibrant.quantizers.layer_settings import data_plan
 from calibrant.quantizers.plan import json_config, resolve_plan
 from calibrant.stats.events import Event
 
@@ -66,11 +70,12 @@ def export_record(
     nodes = {node.name for node in prepared.model.graph if node.name}
     warnings = check_record(file.entries, prepared.layers, nodes, source=file.source)
     quantized = layers_of_record(file.entries, prepared.layers, file.prunes, source=file.source)
+    tensors = tensors_of_record(file.entries, prepared, quantized)
     for event in (*prepared.events, *_events(file, prepared, quantized), *warnings):
         if notice is not None:
             notice(event)
-    text = _config_text(prepared, quantized, do_fusion=do_fusion, skips=skips)
-    return write_export(prepared, quantized, os.fspath(prefix), text)
+    text = _config_text(prepared, quantized, tensors, do_fusion=do_fusion, skips=skips)
+    return write_export(prepared, quantized, os.fspath(prefix), text, tensors)
 
 
 def _skips(
@@ -127,14 +132,26 @@ def _in_float(prepared: PreparedModel, quantized: Sequence[QuantizedLayer]) -> l
 
 
 def _config_text(
-    prepared: PreparedModel, quantized: Sequence[QuantizedLayer], *, do_fusion: bool, skips: tuple[str, ...]
+    prepared: PreparedModel,
+    quantized: Sequence[QuantizedLayer],
+    tensors: Sequence[QuantizedTensor],
+    *,
+    do_fusion: bool,
+    skips: tuple[str, ...],
 ) -> str:
-    offset = any(item.offset_d for item in quantized)
+    offset = any(item.offset_d for item in quantized) or any(tensor.offset_d for tensor in tensors)
     config = QuantConfig(do_fusion=do_fusion, skip_fusion_layers=skips, activation_offset=offset)
     plan = resolve_plan(config, layer_rows_of(prepared, None))
     by_id = {item.layer.layer_id: item for item in quantized}
     rows = tuple(_planned(row, by_id.get(row.layer_id)) for row in plan.rows)
-    return format_json_config(json_config(config, replace(plan, rows=rows)))
+    return format_json_config(
+        json_config(config, replace(plan, rows=rows, tensors=tuple(map(_planned_tensor, tensors))))
+    )
+
+
+def _planned_tensor(tensor: QuantizedTensor) -> TensorPlan:
+    data = data_plan(IfmrSettings(), tensor.data_bits, asymmetric=tensor.offset_d != 0)
+    return TensorPlan(tensor.node, "", tensor.input_index, data, "record", "record")
 
 
 def _planned(row: LayerPlan, quantized: QuantizedLayer | None) -> LayerPlan:

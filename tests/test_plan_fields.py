@@ -113,7 +113,7 @@ SHOWN: dict[str, tuple[str, str, dict[str, Any]]] = {
     "nuq_config": (
         "nuq_config { }",
         "conv",
-        {"weight_algorithm": "nuq", "weight_decided_by": "nuq_config", "not_applied": "nuq_quantize"},
+        {"weight_algorithm": "nuq", "weight_decided_by": "nuq_config", "not_applied": None},
     ),
     "nuq_config.nuq_quantize": (
         "nuq_config { nuq_quantize { num_steps: 16 num_of_iteration: 3 } }",
@@ -143,7 +143,7 @@ SHOWN: dict[str, tuple[str, str, dict[str, Any]]] = {
     "quant_bits 4": (
         of_layer("conv", "arq_quantize { quant_bits: 4 }"),
         "conv",
-        {"weight_bits": 4, "not_applied": "quant_bits: 4"},
+        {"weight_bits": 4, "not_applied": None},
     ),
     "weight asymmetric": (
         common("weight_compress_only: true arq_quantize { asymmetric: true }"),
@@ -187,7 +187,7 @@ SHOWN: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             "migration_strength": 0.3,
             "balancer_decided_by": 'override_layer_configs "fc"',
-            "not_applied": "dmq_balancer",
+            "not_applied": None,
         },
     ),
     "dmq_balancer": (common("dmq_balancer { }"), "conv", {"migration_strength": 0.5}),
@@ -202,7 +202,8 @@ SHOWN: dict[str, tuple[str, str, dict[str, Any]]] = {
             "data_decided_by": "default",
             "asymmetric": True,
             "asymmetric_decided_by": "activation_offset",
-            "enabled": False,
+            "enabled": True,
+            "not_applied": None,
             "weight_bits": None,
         },
     ),
@@ -234,21 +235,9 @@ TOLD = {
         "fakequant_precision_mode: FORCE_FP16_QUANT",
         f"quant.cfg:1:1: fakequant_precision_mode: FORCE_FP16_QUANT {NOT_APPLIED}: fake quantization stays in float32",
     ),
-    "nuq_config": (
-        "nuq_config { }",
-        f"quant.cfg:1:1: nuq_quantize {NOT_APPLIED}: ARQ quantizes the weights to 8 bits (3 layers: 'conv', 'fc', 'proj')",
-    ),
-    "nuq_quantize": (
-        of_layer("conv", "\nnuq_quantize { }"),
-        f"quant.cfg:2:1: nuq_quantize {NOT_APPLIED}: ARQ quantizes the weights to 8 bits (1 layer: 'conv')",
-    ),
     "ada_quantize": (
         of_layer("conv", "\nada_quantize { }"),
         f"quant.cfg:2:1: ada_quantize {NOT_APPLIED}: ARQ quantizes the weights to 8 bits (1 layer: 'conv')",
-    ),
-    "dmq_balancer": (
-        common("\ndmq_balancer { }"),
-        f"quant.cfg:2:1: dmq_balancer {NOT_APPLIED}: data and weights are not balanced (7 layers: 'conv', 'conv2', 'depth', …)",
     ),
     "weight_compress_only": (
         of_type("Gemm", "\nweight_compress_only: true"),
@@ -257,14 +246,6 @@ TOLD = {
     "INT16": (
         of_type("Gemm", "\nifmr_quantize { dst_type: INT16 }"),
         f"quant.cfg:2:17: dst_type: INT16 {NOT_APPLIED}: the data is quantized to INT8 (1 layer: 'fc')",
-    ),
-    "four bits": (
-        of_type("Gemm", "\narq_quantize { quant_bits: 4 }"),
-        f"quant.cfg:2:16: quant_bits: 4 {NOT_APPLIED}: the weights are quantized to 8 bits (1 layer: 'fc')",
-    ),
-    "tensor_quantize": (
-        tensor() + "\n" + tensor("add", 1),
-        f"quant.cfg:1:1: tensor_quantize {NOT_APPLIED}: these inputs stay in float (2 inputs: 0 of 'maxpool', 1 of 'add')",
     ),
 }
 
@@ -286,9 +267,10 @@ def test_the_applied_plan_has_nothing_that_is_not_applied() -> None:
     for one in resolve(common(text + "ifmr_quantize { dst_type: INT16 }") + of_layer("fc", "nuq_quantize { }")).rows:
         applied = one.applied
         assert applied.not_applied == ()
-        assert (applied.data.bits, applied.weight.bits) == (8, 8)
-        assert applied.weight.algorithm in ("arq", "none")
-        assert (applied.weight.asymmetric, applied.weight_only, applied.migration_strength) == (False, False, None)
+        assert applied.data.bits == 8
+        assert applied.weight.algorithm in ("arq", "nuq", "none")
+        assert (applied.weight.asymmetric, applied.weight_only) == (False, False)
+        assert applied.migration_strength == one.migration_strength
         assert applied.data.options().bits == 8
     plain = resolve("").rows[0]
     assert plain.applied == plain
@@ -793,11 +775,12 @@ def test_run_shows_what_is_asked_for_and_fits_what_is_applied(model: Path, tmp_p
     run = calibrant.run(model, feeds, run=tmp_path / "m.run", config=path)
     rows = run.read("plan").select("layer", "data_bits", "weight_bits", "weight_algorithm", "migration_strength").rows()
     assert rows == [("conv", 8, 4, "arq", None), ("fc", 8, 8, "nuq", 0.3), ("maxpool", 8, None, None, None)]
-    assert set(run.read("quant_params").filter(pl.col("role") != "bias")["bits"]) == {8}
+    parts = run.read("quant_params").filter(pl.col("role").is_in(["data", "weight", "cluster"]))
+    assert set(parts.select("role", "algorithm", "bits").rows()) == {
+        ("data", "ifmr", 8), ("weight", "arq", 4), ("weight", "nuq", 8), ("cluster", "nuq", 8)
+    }  # fmt: skip
     told = [text for text in run.read("events")["message"] if NOT_APPLIED in text]
-    assert (
-        len(told) == 5
-    )  # joint_quant, quant_bits, nuq, dmq, tensor_quantize: the Gemm has no bias, so that INT16 falls back
+    assert not [text for text in told if "nuq" in text or "quant_bits" in text]
     (tmp_path / "map.json").unlink()
     again = calibrant.export(run, prefix=tmp_path / "again" / "m")
     written = json.loads(Path(f"{again.info.fits['default'].prefix}_config.json").read_text())
@@ -806,12 +789,9 @@ def test_run_shows_what_is_asked_for_and_fits_what_is_applied(model: Path, tmp_p
     assert written["tensor_quantize"][0]["layer_name"] == "maxpool"
 
 
-def test_nothing_to_fit_is_told_before_anything_runs(model: Path, tmp_path: Path) -> None:
+def test_inputs_may_be_quantized_alone(model: Path) -> None:
     config = parse_simple_config('skip_layers: ["conv", "fc"]' + tensor(), "quant.cfg")
-    with pytest.raises(ConfigError, match=r"quant\.cfg: every layer is skipped, and tensor_quantize is not applied"):
-        calibrant.run(model, [], run=tmp_path / "m.run", config=config)
-    assert not (tmp_path / "m.run").exists()
-    assert plan_of_model(model, config=config)[0]["enabled"].to_list() == [False, False, False]
+    assert plan_of_model(model, config=config)[0]["enabled"].to_list() == [False, False, True]
 
 
 def test_balancer_that_no_layer_can_have_is_told() -> None:

@@ -129,7 +129,6 @@ def test_what_a_kind_of_layer_cannot_have(tmp_path: Path, name: str, values: dic
 
 
 UNAPPLIED = {
-    "tensor quantization": RecordEntry("relu:0", F(1), 0, is_tensor_quantize=True),
     "tensor_balance_factor": entry("conv", tensor_balance_factor=(F(1), F(1), F(2))),
     "shift_bit": entry("conv", shift_bit=(1,)),
     "cluster": entry("conv", cluster=tuple(range(16))),

@@ -11,18 +11,25 @@ import naive
 import numpy as np
 import onnx
 import onnx_ir as ir
+import polars as pl
 import pytest
 from exporting import choose_scales, prepare
 from onnx import TensorProto, helper
 
-from calibrant.errors import ExportError
+import calibrant
+from calibrant.errors import ConfigError, ExportError, RunError
 from calibrant.export.files import ExportedFiles, write_export
 from calibrant.export.interpreter import Interpreter
 from calibrant.export.lint import lint_deploy
 from calibrant.export.quantized_tensor import QuantizedTensor
 from calibrant.export.verify import verify_export
 from calibrant.ingest.model import PreparedModel
-from calibrant.proto.record import read_record
+from calibrant.pipeline import plan as plan_of_model
+from calibrant.proto.record import RecordEntry, read_record, write_record
+from calibrant.proto.simple_config import parse_simple_config
+from calibrant.quantizers import HfmgOptions, IfmrOptions, fit_hfmg, fit_ifmr
+from calibrant.rebuild import export_record
+from calibrant.stats.histogram import LogLinearHistogram
 
 F32 = np.float32
 X = models.normal(1, 3, 8, 8, seed=5, scale=2.0)
@@ -249,3 +256,157 @@ def test_what_cannot_be(tmp_path: Path) -> None:
         export(tmp_path, (("pool", 0, 0.02, 128),))
     with pytest.raises(ExportError, match="'add:0' cannot be quantized: the Add is the bias of layer 'matmul'"):
         export(tmp_path, (("add", 0, 0.02, 0),), proto=models.matmul_add())
+
+
+# From the configuration
+
+
+CONFIG = """
+tensor_quantize { layer_name: "add" input_index: 1 hfmg_quantize { num_of_bins: 1024 } }
+tensor_quantize { layer_name: "pool" input_index: 0 ifmr_quantize { asymmetric: false } }
+"""
+FEEDS = [{"x": models.normal(1, 3, 8, 8, seed=seed, scale=1.5)} for seed in range(4)]
+
+
+def run_of(folder: Path, text: str = CONFIG, **options: Any) -> calibrant.Run:
+    model = models.save(residual(), folder / "source.onnx")
+    config = folder / "quant.cfg"
+    config.write_text(text)
+    place = {"run": folder / "m.run", "prefix": folder / "a" / "m"}
+    return calibrant.run(model, FEEDS, config=config, **{**place, **options})
+
+
+def float_values(run: calibrant.Run, name: str) -> np.ndarray:
+    model = onnx.load(run.model_folder / "prepared.onnx")
+    model.graph.output.append(onnx.ValueInfoProto(name=name))
+    return np.concatenate([models.run(model, feed, [name])[0] for feed in FEEDS])
+
+
+def test_a_run_fits_what_the_configuration_names(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    rows = run.read("quant_params").filter(role="tensor").sort("node").rows(named=True)
+    assert [(row["node"], row["input_index"], row["layer_id"]) for row in rows] == [("add", 1, None), ("pool", 0, None)]
+    histograms = [LogLinearHistogram.from_values(float_values(run, name)) for name in ("p", "r")]
+    wanted = [
+        fit_hfmg(histograms[0], HfmgOptions(num_of_bins=1024)),
+        fit_ifmr(histograms[1], IfmrOptions(asymmetric=False)),
+    ]
+    assert [(row["scale"], row["offset"]) for row in rows] == [(fit.scale, fit.offset) for fit in wanted]
+    entries = {entry.key: entry for entry in read_record(tmp_path / "a" / "m_record.txt")}
+    assert list(entries) == ["conv", "branch", "pool:0", "add:1"]
+    assert entries["pool:0"].scale_d == F32(wanted[1].scale)
+    assert entries["pool:0"].offset_d == 0
+    assert run.read("search").filter(pl.col("layer_id").is_null()).group_by("tensor_id").len().height == 2
+    assert not run.read("events").filter(pl.col("message").str.contains("not applied")).height
+
+
+def test_tensors_that_no_layer_reads_are_captured(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    tensors = run.read("tensors")
+    assert tensors["tensor"].to_list() == ["x", "r", "p"]
+    assert tensors["tensor_id"].to_list() == [0, 1, 2]
+    values = np.concatenate([array for _, array in run.captures("r")])
+    np.testing.assert_array_equal(values, float_values(run, "r"))
+    before = {name: run.read(name) for name in ("tensors", "histograms", "extremes", "channels")}
+    calibrant.stats(run)
+    assert all(run.read(name).equals(frame) for name, frame in before.items())
+
+
+def test_a_fit_on_a_run_without_the_tensor_says_what_to_do(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "")
+    with pytest.raises(RunError, match=r"input 0 of 'pool', whose tensor 'r' was not captured; run the model anew"):
+        calibrant.fit(run, config=parse_simple_config(CONFIG))
+    with pytest.raises(RunError, match="whose tensor 'r' was not captured"):
+        run_of(tmp_path)
+    named = parse_simple_config('tensor_quantize { layer_name: "add" input_index: 1 }')
+    assert calibrant.fit(run, config=named, name="p").read("quant_params").filter(role="tensor").height == 1
+    run_of(tmp_path, restart=True)
+
+
+def test_a_fit_without_it_on_a_run_with_more_tensors(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    calibrant.fit(run, name="plain", config=parse_simple_config(""))
+    calibrant.export(run, fit="plain", prefix=tmp_path / "b" / "m")
+    (tmp_path / "other").mkdir()
+    run_of(tmp_path / "other", "")
+    for name in ("deploy_model.onnx", "fake_quant_model.onnx", "record.txt", "quant.json", "config.json"):
+        assert (tmp_path / "b" / f"m_{name}").read_bytes() == (tmp_path / "other" / "a" / f"m_{name}").read_bytes()
+
+
+def test_inputs_alone_from_the_configuration(tmp_path: Path) -> None:
+    run = run_of(tmp_path, 'skip_layers: ["conv", "branch"]\n' + CONFIG)
+    assert run.read("quant_params")["role"].to_list() == ["tensor", "tensor"]
+    assert calibrant.verify(run).passed
+
+
+def test_config_json_of_the_run_gives_it_again(tmp_path: Path) -> None:
+    run_of(tmp_path)
+    model, config = tmp_path / "source.onnx", tmp_path / "a" / "m_config.json"
+    calibrant.run(model, FEEDS, run=tmp_path / "b.run", config=config, prefix=tmp_path / "b" / "m", batch_size=4)
+    assert (tmp_path / "b" / "m_record.txt").read_bytes() == (tmp_path / "a" / "m_record.txt").read_bytes()
+
+
+def test_the_add_that_is_a_bias_stays(tmp_path: Path) -> None:
+    proto = models.matmul_add()
+    model = models.save(proto, tmp_path / "m.onnx")
+    config = parse_simple_config('tensor_quantize { layer_name: "add" input_index: 0 }')
+    rows, events = plan_of_model(model, config=config)
+    row = rows.filter(layer="add").row(0, named=True)
+    assert (row["enabled"], row["reason"]) == (False, "the Add is the bias of layer 'matmul', which is quantized")
+    assert "tensor_quantize of 'add:0' has no effect: the Add is the bias of layer 'matmul', which is quantized" in [
+        event.message for event in events
+    ]
+    skipped = parse_simple_config('skip_layers: "matmul" tensor_quantize { layer_name: "add" input_index: 0 }')
+    assert plan_of_model(model, config=skipped)[0].filter(layer="add")["enabled"].to_list() == [True]
+
+
+def test_whole_numbers_are_refused(tmp_path: Path) -> None:
+    proto = residual()
+    nodes = [
+        models.node("Cast", ["x"], "i", "cast", to=TensorProto.INT64),
+        models.node("Add", ["i", "i"], "s", "sum"),
+    ]
+    proto.graph.node.extend(nodes)
+    proto.graph.output.append(models.value("s", ["N", 3, 8, 8], TensorProto.INT64))
+    model = models.save(proto, tmp_path / "m.onnx")
+    config = parse_simple_config('tensor_quantize { layer_name: "sum" input_index: 0 }')
+    with pytest.raises(ConfigError, match="input 0 is no float tensor; only float32 and float16 can be quantized"):
+        plan_of_model(model, config=config)
+
+
+# From a record
+
+
+def test_record_of_a_run_gives_its_files_again(tmp_path: Path) -> None:
+    run_of(tmp_path)
+    told: list[str] = []
+    files = export_record(
+        tmp_path / "a" / "m_record.txt", tmp_path / "source.onnx", tmp_path / "b" / "m",
+        notice=lambda event: told.append(event.message) if event.severity == "warn" else None,
+    )  # fmt: skip
+    for path in (files.fake_quant, files.deploy, files.record, files.quant_map):
+        assert path.read_bytes() == (tmp_path / "a" / path.name).read_bytes()
+    assert not told
+    assert verify_export(files, FEEDS[:1]).passed
+    config = calibrant.proto.read_json_config(files.config)
+    assert [(one.layer_name, one.input_index) for one in config.tensor_quantize or ()] == [("pool", 0), ("add", 1)]
+
+
+REFUSED = {
+    "index": ("add:2", "the node has 2 inputs, counted from 0"),
+    "type": ("relu:0", "it is a Relu; only inputs of "),
+    "constant": ("shift:1", "input 1 is constant"),
+}
+
+
+@pytest.mark.parametrize(("key", "words"), REFUSED.values(), ids=REFUSED)
+def test_record_with_an_input_that_cannot_be(tmp_path: Path, key: str, words: str) -> None:
+    proto = residual()
+    proto.graph.node.append(models.node("Add", ["y", "one"], "z", "shift"))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, F32), "one"))
+    proto.graph.output.append(models.value("z", ["N", 4, 4, 4]))
+    model = models.save(proto, tmp_path / "m.onnx")
+    entry = RecordEntry(key, F32(0.1), 0, act_type=None, wts_type=None, op_data_type=None, is_tensor_quantize=True)
+    write_record(tmp_path / "r.txt", [entry])
+    with pytest.raises(ConfigError, match=rf"r\.txt:\d+:\d+: record of '{key}': .*{words}"):
+        export_record(tmp_path / "r.txt", model, tmp_path / "out" / "m")

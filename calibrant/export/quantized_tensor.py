@@ -3,6 +3,7 @@
 Its values go through an AscendQuant and an AscendAntiQuant, so that they travel as int8; the node itself computes in float.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +78,12 @@ class EncodedTensor:
     def owner(self) -> str:
         """The node that the added nodes are named after."""
         return self.quantized.node
+
+
+def in_order(prepared: PreparedModel, tensors: Sequence[QuantizedTensor]) -> list[QuantizedTensor]:
+    """Return inputs in the order of their nodes, then by number."""
+    position = {node.name: place for place, node in enumerate(prepared.model.graph)}
+    return sorted(tensors, key=lambda one: (position.get(one.node, len(position)), one.input_index))
 
 
 def encode_tensor(prepared: PreparedModel, quantized: QuantizedTensor) -> EncodedTensor:

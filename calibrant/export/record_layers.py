@@ -83,7 +83,7 @@ def layers_of_record(
         source: name of the record for messages.
 
     Raises:
-        ConfigError: an entry asks for something that would change the models and is not applied (tensor quantization, balance
+        ConfigError: an entry asks for something that would change the models and is not applied (balance
             factors, shifts, clusters, 4 bits, fp16 factors, key-value caches, recurrent weights, pruning); a scale without a
             float32 reciprocal or product; or no entry with scales.
     """
@@ -92,10 +92,10 @@ def layers_of_record(
         raise ConfigError(message)
     for entry in entries:
         _refuse_unapplied(entry)
-    by_key = {entry.key: entry for entry in entries if _quantizes(entry)}
-    if not by_key:
+    if not any(_quantizes(entry) for entry in entries):
         message = f"{source}: no entry has scales, so there is nothing to quantize"
         raise ConfigError(message)
+    by_key = {entry.key: entry for entry in entries if _quantizes(entry) and not entry.is_tensor_quantize}
     return [_quantized(layer, by_key[layer.name]) for layer in layers if layer.name in by_key]
 
 
@@ -218,8 +218,6 @@ def _refuse_unapplied(entry: RecordEntry) -> None:
 
 def _unapplied(entry: RecordEntry) -> Iterator[tuple[str, str]]:
     """Yield what would change numbers; factors of 1 and shifts of 0 change nothing."""
-    if entry.is_tensor_quantize:
-        yield "is_tensor_quantize", "tensor quantization"
     if any(factor != 1 for factor in entry.tensor_balance_factor):
         yield "tensor_balance_factor", "tensor_balance_factor"
     if any(entry.shift_bit):

@@ -1,5 +1,6 @@
 """Describe a prepared model: its inputs, layers and the tensors that a run observes."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -16,6 +17,7 @@ from calibrant.ingest.subgraphs import hidden_layers_message, layers_in_subgraph
 from calibrant.stats.events import Event
 
 SOURCE_HASH: Final = "calibrant.source_hash"  # key in the prepared model's metadata_props
+OBSERVED: Final = "calibrant.observed"  # the same: names of the tensors that a run observes besides the inputs of layers
 _LAST_AXIS_TYPES: Final = ("Gemm", "MatMul")
 
 
@@ -27,7 +29,7 @@ def describe_model(model: ir.Model) -> tuple[PreparedModel, list[Event]]:
     """
     found = find_layers(model.graph)
     _require_layers(model, found)
-    tensors, events = _captured_tensors(model.graph, found)
+    tensors, events = _captured_tensors(model.graph, found, json.loads(model.metadata_props.get(OBSERVED, "[]")))
     ids = {tensor.name: tensor.tensor_id for tensor in tensors}
     layers = tuple(replace(layer, tensor_id=ids[layer.tensor]) if layer.quantizable else layer for layer in found)
     prepared = PreparedModel(
@@ -41,6 +43,21 @@ def describe_model(model: ir.Model) -> tuple[PreparedModel, list[Event]]:
         source_hash=model.metadata_props.get(SOURCE_HASH, ""),
     )
     return prepared, events + _layer_events(model, layers)
+
+
+def observe(prepared: PreparedModel, tensors: Sequence[str]) -> PreparedModel:
+    """Return a prepared model whose runs observe these tensors besides the inputs of its layers.
+
+    Args:
+        prepared: the prepared model, which takes a note of them.
+        tensors: names of values.
+    """
+    others = sorted(set(tensors) - {tensor.name for tensor in prepared.tensors})
+    if not others:
+        return prepared
+    prepared.model.metadata_props[OBSERVED] = json.dumps(others)
+    described, _ = describe_model(prepared.model)
+    return replace(described, events=prepared.events)
 
 
 def _require_layers(model: ir.Model, found: Sequence[Layer]) -> None:
@@ -90,25 +107,27 @@ def _is_undocumented(layer: Layer) -> bool:
     )
 
 
-def _captured_tensors(graph: ir.Graph, layers: Sequence[Layer]) -> tuple[tuple[CapturedTensor, ...], list[Event]]:
-    consumers: dict[str, list[Layer]] = {}
+def _captured_tensors(
+    graph: ir.Graph, layers: Sequence[Layer], others: Sequence[str]
+) -> tuple[tuple[CapturedTensor, ...], list[Event]]:
+    consumers: dict[str, list[Layer]] = {name: [] for name in others}
     for layer in layers:
         if layer.quantizable:
             consumers.setdefault(layer.tensor, []).append(layer)
     values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
     observed = [value for value in values if value.name in consumers]
-    tensors = tuple(_captured(i, value, consumers[str(value.name)][0]) for i, value in enumerate(observed))
+    tensors = tuple(_captured(i, value, consumers[str(value.name)]) for i, value in enumerate(observed))
     return tensors, [event for value in observed for event in _axis_events(str(value.name), consumers[str(value.name)])]
 
 
-def _captured(tensor_id: int, value: ir.Value, first: Layer) -> CapturedTensor:
+def _captured(tensor_id: int, value: ir.Value, consumers: Sequence[Layer]) -> CapturedTensor:
     producer = value.producer()
     return CapturedTensor(
         tensor_id=tensor_id,
         name=str(value.name),
         producer="" if producer is None else str(producer.name),
         is_input=value.is_graph_input(),
-        channel_axis=_channel_axis(first),
+        channel_axis=_channel_axis(consumers[0]) if consumers else 1,
         shape=_shape(value),
     )
 
@@ -118,7 +137,7 @@ def _channel_axis(layer: Layer) -> int:
 
 
 def _axis_events(tensor: str, consumers: Sequence[Layer]) -> list[Event]:
-    if len({_channel_axis(layer) for layer in consumers}) == 1:
+    if len({_channel_axis(layer) for layer in consumers}) <= 1:
         return []
     first = consumers[0]
     message = (

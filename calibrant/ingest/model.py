@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from calibrant.errors import LayerNotFoundError, ModelError, nearest
-from calibrant.ingest.describe import SOURCE_HASH, describe_model
+from calibrant.ingest.describe import SOURCE_HASH, describe_model, observe
 from calibrant.ingest.layers import layer_macs, layer_rows_of
 from calibrant.ingest.passes import batch_norm, cleanup, fix_input, names, parameters
 from calibrant.ingest.passes.constants import initializer_tensor
@@ -25,6 +25,7 @@ __all__ = [
     "layer_macs",
     "layer_rows_of",
     "load_prepared",
+    "observe",
     "prepare_model",
     "save_prepared",
 ]

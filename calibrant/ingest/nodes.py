@@ -53,11 +53,18 @@ def _model_node(node: ir.Node) -> ModelNode:
     fixed = frozenset(index for index, value in enumerate(node.inputs) if _is_constant(value))
     dilated = any(value != 1 for value in node.attributes.get_ints("dilations", ()))
     maker = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-    return ModelNode(_op_type(node), len(node.inputs), fixed, dilated, "" if maker is None else _op_type(maker))
+    tensors = tuple("" if value is None else str(value.name) for value in node.inputs)
+    not_float = frozenset(index for index, value in enumerate(node.inputs) if _is_not_float(value))
+    kind = "" if maker is None else _op_type(maker)
+    return ModelNode(_op_type(node), len(node.inputs), fixed, dilated, kind, tensors, not_float)
 
 
 def _op_type(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
+def _is_not_float(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype not in (None, ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 def _is_constant(value: ir.Value | None) -> bool:

@@ -9,26 +9,33 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx_ir as ir
 from onnx import numpy_helper
 
 from calibrant.errors import LayerNotFoundError, ModelError, nearest
 from calibrant.stats.model_nodes import ModelNode
 
 _FILE = "prepared.onnx"
+_FLOATS = (onnx.TensorProto.UNDEFINED, onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
 
 
 def _model_nodes(graph: onnx.GraphProto) -> dict[str, ModelNode]:
     constants = {tensor.name for tensor in graph.initializer} - {value.name for value in graph.input}
     constants |= {name for node in graph.node if node.op_type == "Constant" for name in node.output}
     makers = {name: _op_type(node) for node in graph.node for name in node.output}
-    return {node.name: _model_node(node, constants | {""}, makers) for node in graph.node if node.name}
+    others = {value.name for value in (*graph.input, *graph.value_info) if value.type.tensor_type.elem_type not in _FLOATS}
+    named = [node for node in graph.node if node.name]
+    return {node.name: _model_node(node, constants | {""}, makers, others) for node in named}
 
 
-def _model_node(node: onnx.NodeProto, constants: Container[str], makers: Mapping[str, str]) -> ModelNode:
+def _model_node(
+    node: onnx.NodeProto, constants: Container[str], makers: Mapping[str, str], others: Container[str]
+) -> ModelNode:
     fixed = frozenset(index for index, name in enumerate(node.input) if name in constants)
     dilations = next((attribute.ints for attribute in node.attribute if attribute.name == "dilations"), ())
     dilated, producer = any(value != 1 for value in dilations), next((makers.get(name, "") for name in node.input), "")
-    return ModelNode(_op_type(node), len(node.input), fixed, dilated, producer)
+    not_float = frozenset(index for index, name in enumerate(node.input) if name in others)
+    return ModelNode(_op_type(node), len(node.input), fixed, dilated, producer, tuple(node.input), not_float)
 
 
 def _op_type(node: onnx.NodeProto) -> str:
@@ -68,4 +75,7 @@ class Parameters:
         if name not in self._tensors:
             message = f"{self._folder / _FILE}: no initializer '{name}'{nearest(name, self._tensors)}"
             raise LayerNotFoundError(message)
-        return np.asarray(numpy_helper.to_array(self._tensors[name], base_dir=str(self._folder)))
+        tensor = self._tensors[name]
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:  # mapped; onnx would keep a copy in the proto
+            return np.asarray(ir.serde.deserialize_tensor(tensor, str(self._folder)).numpy())
+        return np.asarray(numpy_helper.to_array(tensor))

@@ -29,14 +29,15 @@ class ModelInput:
 
 @dataclass(frozen=True, slots=True)
 class CapturedTensor:
-    """A value that the run observes: input 0 of at least one quantizable layer.
+    """A value that the run observes: input 0 of at least one quantizable layer, or an input of a node that ``tensor_quantize`` names.
 
     Attributes:
         tensor_id: counts from 0 in topological order of the producers (graph inputs first; ties by name).
         name: value name in the prepared model.
         producer: name of the producing node, or "" for a graph input.
         is_input: whether it is a graph input (then it is taken from the feed).
-        channel_axis: axis of the channels for its first consumer (Conv, ConvTranspose, AveragePool 1; Gemm, MatMul last = -1).
+        channel_axis: axis of the channels for its first consumer (Conv, ConvTranspose, AveragePool 1; Gemm, MatMul last = -1); 1
+            where no layer reads it.
         shape: static shape knowledge, one entry an axis (size, symbol or None), or None where the rank is unknown.
     """
 

@@ -1,7 +1,7 @@
 """What AMCT's reader demands of a record entry, as far as no model is needed to tell.
 
 The ranges are those of spec amct-config-and-export 5.1 and algorithms 11: data offsets within int8 (int16 where ``act_type`` says
-so), weight offsets 0, scales finite and above 0, shifts all 0 or all from 1 to 16, factors within float32's epsilon and its
+so), weight offsets 0 (within int8 where the weight alone is quantized, without scale_d), scales finite and above 0, shifts all 0 or all from 1 to 16, factors within float32's epsilon and its
 reciprocal.
 """
 
@@ -85,7 +85,8 @@ def of_entry(entry: "RecordEntry", field: str, text: str) -> str:
 
 
 def _untyped(entries: Iterable["RecordEntry"]) -> Iterator[ConfigNote]:
-    without_data = [entry for entry in entries if entry.scale_d is not None and not (entry.act_type or entry.dst_type)]
+    layers = [entry for entry in entries if not entry.is_tensor_quantize]  # AMCT writes no types for an input alone
+    without_data = [entry for entry in layers if entry.scale_d is not None and not (entry.act_type or entry.dst_type)]
     without_weight = [entry for entry in entries if entry.scale_w and not (entry.wts_type or entry.dst_type)]
     for name, found in (("act_type", without_data), ("wts_type", without_weight)):
         if found:
@@ -119,7 +120,10 @@ def _offsets(entry: "RecordEntry") -> Iterator[Breach]:
         ("offset_r", entry.offset_r, "scale_r", entry.scale_r),
     )
     for name, offsets, scale, scales in pairs:
-        yield from _zeros(name, offsets)
+        if name == "offset_r" or entry.scale_d is not None:
+            yield from _zeros(name, offsets)
+        else:
+            yield from _code_offsets(offsets)
         if len(offsets) not in (0, len(scales)):
             yield Breach(name, -1, f"{len(offsets)} {name} for {len(scales)} {scale}; as many are expected")
     if len(entry.kv_offset) not in (0, len(entry.kv_scale)):
@@ -131,6 +135,13 @@ def _zeros(name: str, offsets: Iterable[int]) -> Iterator[Breach]:
     for index, offset in enumerate(offsets):
         if offset:
             yield Breach(name, index, f"{name} is {offset}; 0 is expected, weights are symmetric")
+
+
+def _code_offsets(offsets: Iterable[int]) -> Iterator[Breach]:
+    """Yield what is wrong with the offsets of a weight that is quantized alone, without its data."""
+    for index, offset in enumerate(offsets):
+        if not -128 <= offset <= 127:
+            yield Breach("offset_w", index, f"offset_w is {offset}; a number from -128 to 127 is expected")
 
 
 def _shifts(shifts: Sequence[int]) -> Iterator[Breach]:

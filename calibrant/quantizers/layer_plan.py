@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from calibrant.quantizers.not_applied import TENSOR, TENSOR_INSTEAD, WORDS, lowered, not_applied
+from calibrant.quantizers.not_applied import TENSOR, lowered, not_applied
 from calibrant.quantizers.part_plans import DataPlan, WeightPlan
 from calibrant.stats.events import Event
 from calibrant.stats.tables import SCHEMAS
@@ -87,6 +87,8 @@ class TensorPlan:
         data: how it is to be quantized.
         data_decided_by: rule behind the algorithm and its numbers.
         asymmetric_decided_by: rule behind `data.asymmetric`.
+        tensor: name of the value on that input; empty where the model's nodes do not say.
+        reason: why the input stays in float, or None.
     """
 
     layer: str
@@ -95,16 +97,18 @@ class TensorPlan:
     data: DataPlan
     data_decided_by: str
     asymmetric_decided_by: str
+    tensor: str = ""
+    reason: str | None = None
 
     @property
-    def not_applied(self) -> tuple[str, ...]:
-        """The features that were asked for and that this version does not apply."""
-        return tuple(TENSOR_INSTEAD)
+    def enabled(self) -> bool:
+        """Whether the input is quantized."""
+        return self.reason is None
 
     @property
-    def reason(self) -> str | None:
-        """Why the input stays in float, or None."""
-        return f"{TENSOR} {WORDS}" if TENSOR in self.not_applied else None
+    def key(self) -> str:
+        """What the record calls it: ``node:index``."""
+        return f"{self.layer}:{self.input_index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,11 @@ class Plan:
     def enabled(self) -> tuple[LayerPlan, ...]:
         """The layers that are quantized."""
         return tuple(row for row in self.rows if row.enabled)
+
+    @property
+    def enabled_tensors(self) -> tuple[TensorPlan, ...]:
+        """The inputs of other nodes that are quantized."""
+        return tuple(one for one in self.tensors if one.enabled)
 
     def frame(self, fit: str) -> pl.DataFrame:
         """Return the `plan` table of one fit: layers, then inputs of other nodes."""
@@ -171,10 +180,9 @@ def _tensor_columns(row: TensorPlan) -> dict[str, Any]:
         "layer": row.layer,
         "op_type": row.op_type,
         "tensor_index": row.input_index,
-        "enabled": row.reason is None,
+        "enabled": row.enabled,
         "reason": row.reason,
         **_data_columns(row.data),
-        "not_applied": _joined(row.not_applied),
         "enabled_decided_by": TENSOR,
         "data_decided_by": row.data_decided_by,
         "asymmetric_decided_by": row.asymmetric_decided_by,

@@ -45,25 +45,12 @@ FEATURES: Final[Mapping[str, Feature]] = {
         "the data is quantized to INT8",
         ("ifmr_quantize.dst_type", "hfmg_quantize.dst_type"),
     ),
-    "quant_bits: 4": Feature(
-        lambda row: row.weight.bits == 4,
-        lambda row: replace(row, weight=replace(row.weight, bits=8)),
-        "the weights are quantized to 8 bits",
-        ("arq_quantize.quant_bits",),
-    ),
-    "nuq_quantize": Feature(lambda row: row.weight.algorithm == "nuq", _uniform, _ARQ, ("nuq_quantize",)),
     "ada_quantize": Feature(lambda row: row.weight.algorithm == "ada", _uniform, _ARQ, ("ada_quantize",)),
     "weight_compress_only: true": Feature(
         lambda row: row.weight_only,
         lambda row: replace(row, weight_only=False, weight=replace(row.weight, asymmetric=False)),
         "the data is quantized as well, and the weights symmetrically",
         ("weight_compress_only",),
-    ),
-    "dmq_balancer": Feature(
-        lambda row: row.migration_strength is not None,
-        lambda row: replace(row, migration_strength=None),
-        "data and weights are not balanced",
-        ("dmq_balancer",),
     ),
 }
 OF_MODEL: Final[Mapping[str, str]] = {  # settings of the whole model, by field
@@ -72,7 +59,6 @@ OF_MODEL: Final[Mapping[str, str]] = {  # settings of the whole model, by field
     "enable_auto_nuq": "enable_auto_nuq: true {}: no layer is chosen for NUQ",
     "fakequant_precision_mode": "fakequant_precision_mode: FORCE_FP16_QUANT {}: fake quantization stays in float32",
 }
-TENSOR_INSTEAD: Final[Mapping[str, str]] = {TENSOR: "these inputs stay in float"}
 
 
 def not_applied(row: "LayerPlan") -> tuple[str, ...]:

@@ -88,14 +88,15 @@ class Resolution:
         self.events.extend(remarks)
         tensors = TensorInputs(self.config, self.nodes)
         rows = tuple(self._row(row) for row in self.layers)
-        self._check_something_left(rows, tensors.plans)
+        inputs = tensors.beside(rows, self.layers)
+        self._check_something_left(rows, inputs)
         self._report_inert_type_overrides()
         self._report_shadowed_blocks()
         self._report_adjusted()
         self._report_wide_data()
         self.events.extend(tensors.events)
-        self.events.extend(self.unapplied.events(tensors.plans))
-        return Plan(rows, tuple(self.events), tensors.plans, self.config.batch_num)
+        self.events.extend(self.unapplied.events())
+        return Plan(rows, tuple(self.events), inputs, self.config.batch_num)
 
     def _event(self, severity: Severity, message: str, layer: str | None = None) -> None:
         self.events.append(Event("fit", severity, message, layer))
@@ -177,7 +178,7 @@ class Resolution:
         return self.config.common is None and not self.config.override_types
 
     def _check_something_left(self, rows: Sequence[LayerPlan], tensors: Sequence[TensorPlan]) -> None:
-        if tensors or any(row.enabled for row in rows):
+        if any(row.enabled for row in rows) or any(one.enabled for one in tensors):
             return
         able, source = sum(row.quantizable for row in self.layers), self.config.source or "configuration"
         if able:

@@ -1,17 +1,19 @@
 """``tensor_quantize``: inputs of nodes that are no layers, quantized for the sake of faster transport."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from calibrant.errors import ConfigError, nearest
 from calibrant.proto.op_types import tensor_types
 from calibrant.proto.settings import IfmrSettings, TensorSettings
 from calibrant.proto.simple_config import QuantConfig
-from calibrant.quantizers.layer_plan import TensorPlan
+from calibrant.quantizers.layer_plan import LayerPlan, TensorPlan
 from calibrant.quantizers.layer_settings import DEFAULT, data_plan, inherited_asymmetric
 from calibrant.quantizers.not_applied import TENSOR
 from calibrant.stats.events import Event
 from calibrant.stats.model_nodes import ModelNode
+from calibrant.stats.tables import LayerRow
 
 
 class TensorInputs:
@@ -57,7 +59,8 @@ class TensorInputs:
         asymmetric, rule = (settings.asymmetric, TENSOR) if settings.asymmetric is not None else (value, source.rule)
         data_rule = DEFAULT if one.data is None else TENSOR
         plan = data_plan(settings, 8, asymmetric=asymmetric)
-        return TensorPlan(one.layer, node.op_type, one.input_index, plan, data_rule, rule)
+        tensor = node.tensors[one.input_index] if node.tensors else ""
+        return TensorPlan(one.layer, node.op_type, one.input_index, plan, data_rule, rule, tensor)
 
     def _checked_node(self, one: TensorSettings) -> ModelNode:
         node = self._nodes.get(one.layer)
@@ -71,7 +74,31 @@ class TensorInputs:
             self._reject(one, f"input_index is {one.input_index}, but the node has {count}")
         if one.input_index in node.constant_inputs:
             self._reject(one, f"input {one.input_index} is constant; name an input that is computed")
+        if one.input_index in node.not_float:
+            self._reject(one, f"input {one.input_index} is no float tensor; only float32 and float16 can be quantized")
         return node
+
+    def beside(self, rows: Sequence[LayerPlan], layers: Sequence[LayerRow]) -> tuple[TensorPlan, ...]:
+        """Return the plans beside those of the layers: an Add that holds a MatMul's bias adds whole numbers, so it stays as it is.
+
+        Args:
+            rows: the plans of the layers.
+            layers: the layers, in the same order.
+        """
+        holders = {
+            layer.bias: layer.layer
+            for row, layer in zip(rows, layers, strict=True)
+            if layer.op_type == "MatMul" and layer.bias is not None and row.enabled and not row.applied.weight_only
+        }
+        return tuple(self._beside(one, holders) for one in self.plans)
+
+    def _beside(self, one: TensorPlan, holders: Mapping[str, str]) -> TensorPlan:
+        found = [holders[name] for name in self._nodes[one.layer].tensors if name in holders]
+        if one.op_type != "Add" or not found:
+            return one
+        reason = f"the Add is the bias of layer '{found[0]}', which is quantized"
+        self.events.append(Event("fit", "warn", f"{TENSOR} of '{one.key}' has no effect: {reason}", one.layer))
+        return replace(one, reason=reason)
 
     def _able(self) -> list[str]:
         return [name for name, node in self._nodes.items() if node.op_type in self._types]

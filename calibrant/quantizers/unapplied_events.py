@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from calibrant.proto.simple_config import QuantConfig
-from calibrant.quantizers.layer_plan import TensorPlan
-from calibrant.quantizers.not_applied import FEATURES, OF_MODEL, TENSOR, TENSOR_INSTEAD, WORDS
+from calibrant.quantizers.not_applied import FEATURES, OF_MODEL, WORDS
 from calibrant.stats.events import Event
 
 _SHOWN = 3
@@ -25,8 +24,8 @@ class UnappliedEvents:
         """Note that a layer asks for a feature, and where the configuration says so."""
         self._asked.setdefault(feature, []).append((layer, where))
 
-    def events(self, tensors: Sequence[TensorPlan]) -> Iterator[Event]:
-        """Yield the warnings: settings of the model, of layers, of inputs of other nodes."""
+    def events(self) -> Iterator[Event]:
+        """Yield the warnings: settings of the model, of layers."""
         for field, words in OF_MODEL.items():
             if getattr(self._config, field) not in (None, False, "DEFAULT"):
                 yield _warning(f"{self._config.where(field)}: {words.format(WORDS)}")
@@ -36,10 +35,6 @@ class UnappliedEvents:
                 yield _warning(
                     f"{asked[0][1]}: {feature} {WORDS}: {FEATURES[feature].instead} ({_listed(names, 'layer')})"
                 )
-        if tensors and TENSOR in TENSOR_INSTEAD:
-            names = [f"{one.input_index} of '{one.layer}'" for one in tensors]
-            where = next((one.place for one in self._config.tensor_quantize if one.place), self._config.where(TENSOR))
-            yield _warning(f"{where}: {TENSOR} {WORDS}: {TENSOR_INSTEAD[TENSOR]} ({_listed(names, 'input')})")
 
 
 def _warning(message: str) -> Event:

@@ -12,6 +12,8 @@ class ModelNode(NamedTuple):
         constant_inputs: positions of the inputs that hold a constant or nothing.
         dilated: whether it has a dilation other than 1.
         producer: ONNX type of the node that makes its input 0; empty for an input of the model or a constant.
+        tensors: names of the values that it reads, one an input; empty for an input that is left out.
+        not_float: positions of the inputs that are known not to be float32 or float16.
     """
 
     op_type: str
@@ -19,3 +21,5 @@ class ModelNode(NamedTuple):
     constant_inputs: frozenset[int] = frozenset()
     dilated: bool = False
     producer: str = ""
+    tensors: tuple[str, ...] = ()
+    not_float: frozenset[int] = frozenset()

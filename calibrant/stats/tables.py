@@ -80,7 +80,8 @@ SCHEMAS: Final[dict[str, pl.Schema]] = {
         {
             "fit": pl.String(), "layer_id": _ID, "tensor_id": _ID, "role": pl.String(), "channel": _ID, "bits": _ID,
             "scale": _F32, "offset": _ID, "clip_min": _F32, "clip_max": _F32, "algorithm": pl.String(),
-            "mse": _REAL, "sqnr_db": _REAL, "clip_rate": _REAL, "decided_by": pl.String(),
+            "mse": _REAL, "sqnr_db": _REAL, "clip_rate": _REAL, "decided_by": pl.String(), "node": pl.String(),
+            "input_index": _ID,
         }
     ),
     "balance": pl.Schema({"fit": pl.String(), "layer_id": _ID, "channel": _ID, "factor": _F32}),
