@@ -39,12 +39,6 @@ def _uniform(row: "LayerPlan") -> "LayerPlan":
 
 _ARQ: Final = "ARQ quantizes the weights to 8 bits"
 FEATURES: Final[Mapping[str, Feature]] = {
-    "dst_type: INT16": Feature(
-        lambda row: row.data.bits == 16,
-        lambda row: replace(row, data=replace(row.data, bits=8)),
-        "the data is quantized to INT8",
-        ("ifmr_quantize.dst_type", "hfmg_quantize.dst_type"),
-    ),
     "ada_quantize": Feature(lambda row: row.weight.algorithm == "ada", _uniform, _ARQ, ("ada_quantize",)),
     "weight_compress_only: true": Feature(
         lambda row: row.weight_only,
