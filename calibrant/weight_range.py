@@ -1,4 +1,4 @@
-"""What a layer's weight scales are changed to after their fit, and what the user is told of it."""
+"""What a layer's scales are changed to after or by their fit, and what the user is told of it."""
 
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ from calibrant.quantizers.bias import quantize_bias
 from calibrant.quantizers.bias_range import channels_out_of_range, raise_weight_scales
 from calibrant.quantizers.quality import WeightQuality, weight_quality
 from calibrant.stats.events import Event
+from calibrant.stats.histogram import LogLinearHistogram
 
 BIAS_RANGE = "bias range"  # `decided_by` of a scale that the bias decided
 
@@ -33,7 +34,7 @@ class WeightInRange:
 
 
 def weight_in_range(
-    layer: str, rows: FloatArray, fit: Fit, bias: Float32Array | None, data: Fit, *, strict: bool
+    layer: str, rows: FloatArray, fit: Fit, bias: Float32Array | None, data: Fit | None, *, strict: bool
 ) -> WeightInRange:
     """Raise the weight scales at which the bias leaves int32.
 
@@ -42,15 +43,15 @@ def weight_in_range(
         rows: the weight as it is quantized, shape (C, ...).
         fit: the weight's fit.
         bias: of the layer, or None.
-        data: the fit of the layer's activation.
+        data: the fit of the layer's activation, or None where the bias stays in float.
         strict: raise the error that AMCT has instead.
 
     Raises:
         RangeError: `strict` and a bias leaves int32, or no scale is large enough; names layer and channel.
     """
     before = weight_quality(rows, fit)
-    raised = fit if bias is None else _raised(layer, rows, fit, np.ravel(bias), data, strict=strict)
-    if raised is fit or bias is None:
+    raised = fit if bias is None or data is None else _raised(layer, rows, fit, np.ravel(bias), data, strict=strict)
+    if raised is fit or bias is None or data is None:
         return WeightInRange(fit, before, (fit.algorithm,) * fit.scale.size, ())
     after = weight_quality(rows, raised)
     changed = np.ravel(raised.scale > fit.scale)
@@ -97,4 +98,13 @@ def dead_channels(layer: str, rows: FloatArray, fit: Fit) -> tuple[Event, ...]:
     return (Event("fit", "info", text, layer=layer),)
 
 
-__all__ = ["BIAS_RANGE", "WeightInRange", "dead_channels", "weight_in_range"]
+def floored_data(tensor: str, histogram: LogLinearHistogram, fit: Fit) -> tuple[Event, ...]:
+    """Warn of a tensor whose values are so small that its scale was floored to 1: its layers see zeros (spec algorithms 0.2)."""
+    peak = max(abs(histogram.minimum), abs(histogram.maximum))
+    if float(fit.scale) != 1 or not peak < FLT_EPSILON * 2.0**fit.bits:
+        return ()
+    what = "is zero in all samples" if peak == 0 else f"has no value beyond {peak:.3g}"
+    return (Event("fit", "warn", f"tensor '{tensor}' {what}: its scale is 1, and its layers see zeros"),)
+
+
+__all__ = ["BIAS_RANGE", "WeightInRange", "dead_channels", "floored_data", "weight_in_range"]
