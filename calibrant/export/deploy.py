@@ -6,6 +6,7 @@ bias is not corrected for the data offset; ATC does that itself.
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from calibrant.export.graph_edit import Names, add_initializer, export_clone, into_memory
@@ -62,6 +63,19 @@ class DeployForm:
         inputs = [accumulator, parameter]
         node = ir.Node("", "AscendDequant", inputs, attributes, outputs=[output], name=name)
         return Chain((node,), output), parameter.name or ""
+
+    def padding(self, encoded: EncodedLayer, node: ir.Node) -> None:
+        """Pad codes with the code of zero, which is the offset; our reading, since AMCT's writer is not known to."""
+        self.accumulator(node.outputs[0])
+        if node.attributes.get_string("mode", "constant") != "constant":
+            return
+        name = self.names.fresh(f"{encoded.layer.name}.quant.pad_value")
+        node.resize_inputs(max(3, len(node.inputs)))
+        old = node.inputs[2]
+        filler = add_initializer(self.graph, name, np.array(encoded.quantized.offset_d, np.int8))
+        node.replace_input_with(2, filler)
+        if old is not None and old.name is not None and not old.uses() and not old.is_graph_output():
+            self.graph.initializers.pop(old.name, None)
 
     def accumulator(self, value: ir.Value) -> None:
         """Forget that the layer's output was float."""

@@ -9,6 +9,7 @@ from onnx import numpy_helper
 
 from calibrant.errors import ExportError
 from calibrant.export.antiquantizer import AntiQuantizer
+from calibrant.export.code_padding import read_padding
 from calibrant.export.integer_layers import INTEGER_OPS, Array, IntegerLayer, Quantizer
 from calibrant.export.proto_graph import attributes_of
 from calibrant.export.quantized_layer import dequant_scales
@@ -95,28 +96,35 @@ class _Reader:
             input_index=reader[1],
         )  # fmt: skip
 
-    def layer(self, dequantizer: onnx.NodeProto, codes: Collection[str]) -> tuple[IntegerLayer, list[onnx.NodeProto]]:
+    def layer(self, dequantizer: onnx.NodeProto, codes: Mapping[str, Quantizer]) -> tuple[IntegerLayer, list[onnx.NodeProto]]:
         """Return the layer before an AscendDequant and the nodes that it stands for."""
         last = self._producer(dequantizer.input[0], dequantizer)
         node, bias = (last, self._bias(last)) if last.op_type != "Add" else self._matmul_before(last)
-        if node.op_type not in INTEGER_OPS or node.input[0] not in codes:
+        pad = self._pad(node)
+        source = node.input[0] if pad is None else pad.input[0]
+        if node.op_type not in INTEGER_OPS or source not in codes:
             message = (
                 f"node '{dequantizer.name}': AscendDequant must follow an integer layer that an AscendQuant feeds, "
                 f"but '{node.name}' is {node.op_type} on '{node.input[0]}'"
             )
             raise ExportError(message)
         found = IntegerLayer(
-            name=node.name, op_type=node.op_type, attributes=attributes_of(node), source=node.input[0],
+            name=node.name, op_type=node.op_type, attributes=attributes_of(node), source=source,
             output=dequantizer.output[0], weight=self._weight(node), bias=bias,
             bias_node=last.name if last is not node else None, dequant_scale=self._scales(dequantizer),
             dequantizer=dequantizer.name, half=attributes_of(dequantizer).get("dtype", 0) == 1,
+            padding=None if pad is None else read_padding(pad, self._initializers, codes[source].offset),
         )  # fmt: skip
         if found.dequant_scale.size not in {1, found.channels_out}:
             message = (
                 f"node '{dequantizer.name}': {found.dequant_scale.size} words for {found.channels_out} output channels"
             )
             raise ExportError(message)
-        return found, [dequantizer, last, node]
+        return found, [dequantizer, last, node, *([] if pad is None else [pad])]
+
+    def _pad(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+        before = self._producers.get(node.input[0]) if node.op_type == "AveragePool" else None
+        return before if before is not None and before.op_type == "Pad" else None
 
     def _producer(self, name: str, reader: onnx.NodeProto) -> onnx.NodeProto:
         if name not in self._producers:

@@ -109,11 +109,12 @@ class FakeReader:
         """
         node = self._node(name)
         last = node if bias_node is None else self._node(bias_node)
-        chain = self._quantizer(node.input[0], f"layer '{name}'")
+        data = self._before_pad(node)
+        chain = self._quantizer(data, f"layer '{name}'")
         mul, output = self._dequantizer(last, half=half)
         scale, offset, limits = self._constants(chain, f"layer '{name}'")
         return FakeLayer(
-            name=name, source=self._source(chain["Mul"].input[0], half=half), data=node.input[0], output=output,
+            name=name, source=self._source(chain["Mul"].input[0], half=half), data=data, output=output,
             scale=np.float32(scale), offset=int(offset), limits=limits, weight=self._weight(node),
             bias=self._bias(node, last), dequant_scale=self._operand(mul, 1).reshape(-1),
         )  # fmt: skip
@@ -165,6 +166,11 @@ class FakeReader:
                 raise ExportError(message)
             chain[op_type], value = step, step.input[0]
         return chain
+
+    def _before_pad(self, node: onnx.NodeProto) -> str:
+        """Return the codes that a layer reads, maybe through the Pad of an AveragePool."""
+        pad = self._producers.get(node.input[0]) if node.op_type == "AveragePool" else None
+        return str(node.input[0] if pad is None or pad.op_type != "Pad" else pad.input[0])
 
     def _dequantizer(self, last: onnx.NodeProto, *, half: bool) -> tuple[onnx.NodeProto, str]:
         mul = self._only_reader(last, "Mul")

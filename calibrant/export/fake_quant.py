@@ -77,6 +77,9 @@ class FakeQuantForm:
             nodes.append(self._cast(f"{prefix}.cast", nodes[0].outputs[0], ir.DataType[encoded.float_type.upper()]))
         return Chain(tuple(nodes), nodes[-1].outputs[0]), scale.name or ""
 
+    def padding(self, encoded: EncodedLayer, node: ir.Node) -> None:
+        """Codes without offset are padded with 0, as the float data was."""
+
     def accumulator(self, value: ir.Value) -> None:
         """The layer's output is float32, whatever the model's own float type is."""
         if value.dtype not in {None, ir.DataType.FLOAT}:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.errors import DataError, ExportError
+from calibrant.export.code_padding import CodePadding
 from calibrant.export.integer_kernels import (
     convolve,
     convolve_transposed,
@@ -79,6 +80,7 @@ class IntegerLayer:
         dequant_scale: float32, shape (1,) or (C,).
         dequantizer: name of the AscendDequant.
         half: whether the float value is float16.
+        padding: what a Pad adds to the codes of an AveragePool, or None.
     """
 
     name: str
@@ -92,6 +94,7 @@ class IntegerLayer:
     dequant_scale: Float32Array
     dequantizer: str
     half: bool = False
+    padding: CodePadding | None = None
 
     @property
     def terms(self) -> int:
@@ -215,6 +218,7 @@ class IntegerLayer:
             raise ExportError(message)
 
     def _pool(self, data: Array) -> tuple[Array, Array]:
+        data = data if self.padding is None else self.padding.apply(data)
         window = resolve_window(self.attributes, self.attributes["kernel_shape"], data.shape[2:])
         ceil_mode, count_pads = (
             bool(self.attributes.get("ceil_mode", 0)),

@@ -70,8 +70,19 @@ class _Graph:
         return [node for node in self.nodes if node.op_type == op_type]
 
     def is_quantized(self, node: onnx.NodeProto) -> bool:
+        return self.quantizer_of(node) is not None
+
+    def quantizer_of(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+        """Return the AscendQuant before a layer, for an AveragePool maybe behind a Pad of codes."""
         source = self.producers.get(node.input[0]) if node.input else None
-        return source is not None and source.op_type == "AscendQuant"
+        if source is not None and source.op_type == "Pad" and node.op_type == "AveragePool":
+            source = self.producers.get(source.input[0])
+        return source if source is not None and source.op_type == "AscendQuant" else None
+
+    def pads_a_layer(self, node: onnx.NodeProto) -> bool:
+        """Whether a node is the Pad of codes before an AveragePool."""
+        readers = [reader.op_type for reader, _ in self.consumers.get(node.output[0], [])]
+        return node.op_type == "Pad" and readers == ["AveragePool"]
 
 
 Rule = Callable[[_Graph], Iterator[Finding]]
@@ -169,7 +180,8 @@ def _code_readers(graph: _Graph) -> Iterator[Finding]:
         if codes in graph.outputs:
             yield Finding("error", _name(node), "its codes are a graph output")
         for reader, slot in graph.consumers.get(codes, []):
-            if reader.op_type not in {*INTEGER_OPS, "AscendAntiQuant"} or slot != 0:
+            taken = reader.op_type in {*INTEGER_OPS, "AscendAntiQuant"} or graph.pads_a_layer(reader)
+            if not taken or slot != 0:
                 yield Finding("error", _name(node), f"its codes go to input {slot} of {reader.op_type} '{reader.name}'")
         if codes not in graph.consumers:
             yield Finding("warn", _name(node), "nothing reads its codes")
@@ -271,7 +283,9 @@ def _record(graph: _Graph) -> Iterator[Finding]:
 
 
 def _entry(graph: _Graph, layer: onnx.NodeProto, entry: RecordEntry) -> Iterator[Finding]:
-    quantizer = graph.producers[layer.input[0]]
+    quantizer = graph.quantizer_of(layer)
+    if quantizer is None:
+        return
     attributes = attributes_of(quantizer)
     if entry.scale_d is None or entry.offset_d is None:
         yield Finding("error", entry.key, "the record has no scale_d or offset_d")

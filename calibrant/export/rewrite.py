@@ -68,6 +68,9 @@ class Form(Protocol):
     def dequantizer(self, encoded: EncodedLayer, accumulator: ir.Value) -> tuple[Chain, str]:
         """Make the nodes from the layer's output to the float value, and name the constant that they read."""
 
+    def padding(self, encoded: EncodedLayer, node: ir.Node) -> None:
+        """Let a Pad between a quantizer and its layer pad what the quantizer makes of zero."""
+
     def accumulator(self, value: ir.Value) -> None:
         """Correct what is known about a layer's output."""
 
@@ -102,9 +105,12 @@ def _quantize(
 ) -> Placement:
     layer = encoded.layer
     node = _node(nodes, layer.name)
+    first = node if layer.pad_node is None else _node(nodes, layer.pad_node)
     last = node if layer.bias_node is None else _node(nodes, layer.bias_node)
-    quantizer = _quantizer(form, encoded, node, 0, shared)
-    node.replace_input_with(0, quantizer.output)
+    quantizer = _quantizer(form, encoded, first, 0, shared)
+    first.replace_input_with(0, quantizer.output)
+    if first is not node:
+        form.padding(encoded, first)
     if encoded.weight is not None:
         _place_codes(form, encoded, "weight", node, 1)
     if encoded.bias is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from calibrant.ingest.explicit_pad import pad_before
 from calibrant.ingest.macs import layer_macs
 from calibrant.ingest.nodes import LAYER_TYPES, WEIGHT_AXES, channels, kernel_rank, parameter
 from calibrant.ingest.passes.constants import initializer_tensor
@@ -39,6 +40,7 @@ class Layer:
         channels_out, channels_in, groups, kernel_rank, parameters: as in `stats.tables.LayerRow`.
         quantizable: whether the layer may be quantized at all.
         reason: why not, or None.
+        pad_node: name of the Pad before an AveragePool that is its padding; `tensor` is then the value before it.
     """
 
     layer_id: int
@@ -58,6 +60,7 @@ class Layer:
     parameters: int
     quantizable: bool
     reason: str | None
+    pad_node: str | None = None
 
 
 def find_layers(graph: ir.Graph) -> list[Layer]:
@@ -73,7 +76,8 @@ def _describe(layer_id: int, node: ir.Node) -> Layer:
     if add is not None:
         bias = add[1]
     out, into = channels(node, weight)
-    data = node.inputs[0]
+    pad = pad_before(node) if reason is None else None
+    data = (node if pad is None else pad).inputs[0]
     return Layer(
         layer_id=layer_id,
         name=str(node.name),
@@ -92,6 +96,7 @@ def _describe(layer_id: int, node: ir.Node) -> Layer:
         parameters=sum(t.size for value in (weight, bias) if (t := initializer_tensor(value)) is not None),
         quantizable=reason is None,
         reason=reason,
+        pad_node=None if pad is None else str(pad.name),
     )
 
 

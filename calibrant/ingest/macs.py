@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from calibrant.ingest.explicit_pad import pad_amounts, pad_before
 from calibrant.ingest.nodes import parameter
 from calibrant.ingest.passes.constants import initializer_tensor
 
@@ -31,7 +32,8 @@ def layer_macs(prepared: "PreparedModel", layer: "Layer", input_shape: Sequence[
         return prod(input_shape)
     if layer.op_type == "AveragePool":
         kernel = node.attributes.get_ints("kernel_shape", ())
-        return prod((*input_shape[:2], *_windows(node, input_shape[2:], kernel), *kernel))
+        sizes = _padded(node, input_shape[2:])
+        return prod((*input_shape[:2], *_windows(node, sizes, kernel), *kernel))
     if weight is None:
         return None
     dims = weight.shape.numpy()
@@ -40,6 +42,16 @@ def layer_macs(prepared: "PreparedModel", layer: "Layer", input_shape: Sequence[
     if layer.op_type == "ConvTranspose":
         return prod((input_shape[0], *input_shape[2:], *dims))
     return prod((*_product_rows(input_shape, dims[:-2]), *dims[-2:]))
+
+
+def _padded(node: ir.Node, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return spatial sizes behind the Pad of an AveragePool; without one as they are."""
+    pad = pad_before(node)
+    amounts = None if pad is None else pad_amounts(pad)
+    if amounts is None:
+        return tuple(sizes)
+    rank = len(amounts) // 2
+    return tuple(size + amounts[2 + axis] + amounts[rank + 2 + axis] for axis, size in enumerate(sizes))
 
 
 def _product_rows(input_shape: Sequence[int], batch: Sequence[int]) -> tuple[int, ...]:
