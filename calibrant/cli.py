@@ -16,11 +16,14 @@ from calibrant.cli_options import DialectName, FixInput, fixed_inputs
 from calibrant.errors import CalibrantError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import polars as pl
 
     from calibrant.export.files import ExportedFiles
     from calibrant.ingest.data import Data as Samples
     from calibrant.pipeline import Config as Configuration
+    from calibrant.stats.events import Event
     from calibrant.stats.run import Run
 
 app = typer.Typer(
@@ -267,13 +270,25 @@ def plan(
 
     Example: calibrant plan model.onnx --config quant.cfg --format csv
     """
-    from calibrant import pipeline
     from calibrant.console import print_frame, print_note
 
-    rows, events = pipeline.plan(model, config=_configuration(config, dialect), fix_input=fixed_inputs(fix_input))
+    rows, events = _plan_of(model, config, fixed_inputs(fix_input), dialect)
     for event in events:
         print_note(event.severity, event.layer, event.message)
     print_frame(rows, form, output)
+
+
+def _plan_of(
+    model: Path, config: Path | None, fix_input: dict[str, str], dialect: DialectName | None
+) -> "tuple[pl.DataFrame, Sequence[Event]]":
+    """Return the plan of a configuration of calibration, or of one of retraining, which no other stage takes."""
+    from calibrant import pipeline
+    from calibrant.config_files import plan_retraining
+    from calibrant.proto.documents import detect_document
+
+    if config is not None and detect_document(config) in ("retrain", "retrain-json"):
+        return plan_retraining(config, model, dialect=dialect.value if dialect else None, fix_input=fix_input)
+    return pipeline.plan(model, config=_configuration(config, dialect), fix_input=fix_input)
 
 
 @app.command()
@@ -338,6 +353,8 @@ def export(
     from calibrant import pipeline
     from calibrant.console import progress_bar
 
+    if (record is None) != (model is None) or (run is not None and record is not None):
+        raise typer.BadParameter("either a run folder, or --record and --model", param_hint="RUN")  # noqa: EM101
     if record is not None:
         _export_record(record, model, prefix, fix_input)
         return

@@ -193,6 +193,34 @@ def check_config(
     return CheckedConfig(file, (found, *events), plan)
 
 
+def plan_retraining(
+    path: PathLike, model: PathLike, *, dialect: Dialect | None = None, fix_input: FixInput | None = None
+) -> "tuple[pl.DataFrame, tuple[Event, ...]]":
+    """Resolve a configuration of retraining against a model; in these files an override beats a skip.
+
+    Args:
+        path: a simple configuration or a config.json of retraining.
+        model: the float ONNX model.
+        dialect: whose type names a simple configuration uses; None: told by its content.
+        fix_input: inputs to turn into constants.
+
+    Returns:
+        One row a layer with every value and the rule that decided it, and what a person should know.
+
+    Raises:
+        ModelError, ConfigError: each names what is wrong, where, and what to do.
+
+    Example:
+        >>> rows, events = plan_retraining("retrain.cfg", "model.onnx")  # doctest: +SKIP
+    """
+    file = read_config(path, dialect=dialect)
+    if not isinstance(file.config, RetrainConfig | RetrainJson):
+        message = f"{file.note}; a configuration of retraining is expected"
+        raise ConfigError(message)
+    rows, events = _retrain_plan(file.config, _Model(model, fix_input or {}))
+    return rows, (Event("fit", "info", file.note), *events)
+
+
 # Reading
 
 
@@ -230,14 +258,9 @@ def _events(notes: Sequence[ConfigNote]) -> tuple[Event, ...]:
 
 
 def _prepared(model: _Model, config: QuantConfig | None = None) -> "PreparedModel":
-    from calibrant.ingest.model import prepare_model
+    from calibrant.configured_model import prepare_configured
 
-    path, fixed = Path(model.path), {name: str(value) for name, value in model.fix_input.items()}
-    if config is None:
-        return prepare_model(path, fix_input=fixed)
-    return prepare_model(
-        path, do_fusion=config.do_fusion, skip_fusion_layers=config.skip_fusion_layers, fix_input=fixed
-    )
+    return prepare_configured(Path(model.path), config or QuantConfig(), model.fix_input)
 
 
 # Making
@@ -388,4 +411,4 @@ def _retrain_plan(config: RetrainConfig | RetrainJson, model: _Model) -> "tuple[
     return plan.frame(), plan.events
 
 
-__all__ = ["CheckedConfig", "WrittenConfig", "check_config", "convert_config", "create_config"]
+__all__ = ["CheckedConfig", "WrittenConfig", "check_config", "convert_config", "create_config", "plan_retraining"]

@@ -194,9 +194,10 @@ def capture_with_data(
 ) -> "tuple[Run, DataSource]":
     """Capture, and return the data as well; where it is to be fitted next, it may have to be read twice."""
     from calibrant.balancing import check_second_pass
+    from calibrant.configured_model import prepare_configured
     from calibrant.handover import check_plan
     from calibrant.ingest.data import open_data
-    from calibrant.ingest.model import observe, prepare_model
+    from calibrant.ingest.model import observe
     from calibrant.tensor_fits import tensor_ids
 
     if keep not in ("raw", "stats"):
@@ -206,12 +207,7 @@ def capture_with_data(
     _refuse_foreign_folder(folder)
     seconds: dict[str, float] = {}
     with _timed(seconds, "ingest"):
-        prepared = prepare_model(
-            Path(model),
-            do_fusion=settings.do_fusion,
-            skip_fusion_layers=settings.skip_fusion_layers,
-            fix_input={name: str(value) for name, value in (fix_input or {}).items()},
-        )
+        prepared = prepare_configured(Path(model), settings, fix_input)
         source = open_data(data, prepared.inputs)
     plan = check_plan(settings, prepared)
     prepared = observe(prepared, [one.tensor for one in plan.enabled_tensors])
@@ -317,16 +313,11 @@ def plan(
     Example:
         >>> rows, events = plan("model.onnx", config="quant.cfg")  # doctest: +SKIP
     """
+    from calibrant.configured_model import prepare_configured
     from calibrant.handover import check_plan
-    from calibrant.ingest.model import prepare_model
 
     settings = _read_config(config)
-    prepared = prepare_model(
-        Path(model),
-        do_fusion=settings.do_fusion,
-        skip_fusion_layers=settings.skip_fusion_layers,
-        fix_input={name: str(value) for name, value in (fix_input or {}).items()},
-    )
+    prepared = prepare_configured(Path(model), settings, fix_input)
     resolved = check_plan(settings, prepared)
     return resolved.frame("default"), (*prepared.events, *resolved.events)
 

@@ -209,6 +209,9 @@ def test_usage_errors_are_2(calibrant, tmp_path):
     assert calibrant("run").code == 2
     assert calibrant("nonsense").code == 2
     assert calibrant("run", "m.onnx", "--data", "x", "--keep", "everything").code == 2
+    assert calibrant("export", "a.run", "--record", "r.txt", "--model", "m.onnx").code == 2
+    assert calibrant("export", "a.run", "--model", "m.onnx").code == 2
+    assert calibrant("export", "--record", "r.txt").code == 2
     assert calibrant("--help").code == 0
 
 

@@ -14,7 +14,7 @@ from shared_material import needs_shared, shared_model
 
 import calibrant
 from calibrant import cli, pipeline
-from calibrant.config_files import check_config, convert_config, create_config
+from calibrant.config_files import check_config, convert_config, create_config, plan_retraining
 from calibrant.errors import ConfigError, ModelError
 from calibrant.ingest.model import prepare_model
 from calibrant.proto.any_config import parse_calibration_config, parse_config, read_config
@@ -89,6 +89,19 @@ def test_a_file_is_told_by_its_content(tmp_path: Path, text: str, kind: str, wor
     found = read_config(path)
     assert (found.kind, found.config) == (kind, parse_config(text).config)
     assert found.note.startswith(f"{path}: read as {words}")
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect"),
+    [
+        ("batch_num: 2", "onnx"),
+        ('skip_layer_types: "Conv2D"', "atc"),
+        ('skip_layer_types: "Linear"', "pytorch"),
+        ('quant_skip_types: "Conv2d"', "pytorch"),
+    ],
+)
+def test_the_dialect_is_shown(tmp_path: Path, text: str, dialect: str) -> None:
+    assert read_config(write(tmp_path, text)).note.endswith(f", in the {dialect} dialect")
 
 
 @pytest.mark.parametrize(
@@ -403,6 +416,30 @@ def test_check_of_a_retrain_file_gives_its_layers(tmp_path, model, text) -> None
     assert plan["retrain_enable"].to_list() == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        (
+            'do_fusion: true\nskip_fusion_layers: ["pw", "dw1"]',
+            "2:28",
+            "the model has no layer 'dw1'; did you mean 'dw'?",
+        ),
+        ('{"skip_fusion_layers":["relu"]}', "1:24", "'relu' is a Relu; only Conv and ConvTranspose are fused"),
+    ],
+)
+def test_a_wrong_name_in_skip_fusion_layers_has_its_place(tmp_path, model, text, place, words) -> None:
+    path = write(tmp_path, text)
+    for read in (lambda: check_config(path, model=model), lambda: pipeline.plan(model, config=path)):
+        with pytest.raises(ConfigError) as caught:
+            read()
+        assert str(caught.value) == f"{path}:{place}: skip_fusion_layers: {words}"
+
+
+def test_a_wrong_name_in_skip_fusion_layers_of_python_has_no_place(model) -> None:
+    with pytest.raises(ConfigError, match=r"^skip_fusion_layers: the model has no layer 'dv'"):
+        pipeline.plan(model, config=QuantConfig(skip_fusion_layers=("dv",)))
+
+
 def test_check_refuses_unknown_types_without_a_model(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'Conv'\?"):
         check_config(write(tmp_path, 'skip_layer_types: "Convv"'))
@@ -436,6 +473,21 @@ def test_the_commands(tmp_path, model, command) -> None:
     assert code == 0
     assert [line.split(",")[2] for line in out.splitlines()] == ["layer", "dw", "pw"]
     assert "read as a simple configuration of calibration" in err
+
+
+def test_plan_takes_files_of_retraining(tmp_path, model, command) -> None:
+    beats = 'override_layer_configs { layer_name: "pw" retrain_weight_quant_config { arq_retrain { } } }'
+    cfg = write(tmp_path, f'quant_skip_layers: ["pw", "dw"]\n{beats}\n')
+    code, out, err = command("plan", model, "--config", cfg, "--format", "csv")
+    assert code == 0
+    rows = [dict(zip(out.splitlines()[0].split(","), line.split(","), strict=True)) for line in out.splitlines()[1:]]
+    assert [(row["layer"], row["retrain_enable"]) for row in rows] == [("dw", "false"), ("pw", "true")]
+    assert "retraining (QAT) or pruning, in the" in err
+
+
+def test_plan_of_retraining_takes_no_other_file(tmp_path, model) -> None:
+    with pytest.raises(ConfigError, match=r"calibration.*; a configuration of retraining is expected"):
+        plan_retraining(write(tmp_path, "batch_num: 2"), model)
 
 
 def test_check_of_a_wrong_file_is_one_line(tmp_path, command) -> None:

@@ -92,7 +92,7 @@ def parse_config(text: str, source: str = "<text>", *, dialect: Dialect | None =
         config = parse_optimize_conf(text, source)
     else:
         config = parse_simple_config(text, source, dialect=dialect)
-    return ConfigFile(kind, config, f"{source}: read as {_WHAT[kind]}")
+    return ConfigFile(kind, config, f"{source}: read as {_WHAT[kind]}{_in_dialect(config)}")
 
 
 def read_calibration_config(path: PathLike, *, dialect: Dialect | None = None) -> QuantConfig:
@@ -134,6 +134,10 @@ def parse_calibration_config(text: str, source: str = "<text>", *, dialect: Dial
     if kind == "json":
         return layerwise_config(parse_json_config(text, source))
     return parse_simple_config(text, source, dialect=dialect)
+
+
+def _in_dialect(config: AnyConfig) -> str:
+    return f", in the {config.dialect} dialect" if isinstance(config, QuantConfig | RetrainConfig) else ""
 
 
 def _read_text(path: PathLike) -> str:

@@ -56,25 +56,35 @@ def _left(graph: ir.Graph) -> list[Event]:
     return [Event("ingest", "info", message, str(left[0].name))]
 
 
+class SkipFusionError(ConfigError):
+    """A name in skip_fusion_layers that cannot mean anything.
+
+    Attributes:
+        layer: the name.
+    """
+
+    def __init__(self, layer: str, message: str) -> None:
+        super().__init__(f"skip_fusion_layers: {message}")
+        self.layer = layer
+
+
 def check_skip_fusion(graph: ir.Graph, skip: Sequence[str]) -> None:
     """Check the names of skip_fusion_layers.
 
     Raises:
-        ConfigError: a name given twice, or of no Conv or ConvTranspose.
+        SkipFusionError: a name given twice, or of no Conv or ConvTranspose.
     """
     repeated = [name for name, count in Counter(skip).items() if count > 1]
     if repeated:
-        message = f"skip_fusion_layers: '{repeated[0]}' is given more than once; name each layer once"
-        raise ConfigError(message)
+        raise SkipFusionError(repeated[0], f"'{repeated[0]}' is given more than once; name each layer once")
     types = {str(node.name): node.op_type for node in graph}
     fusable = [name for name, op_type in types.items() if op_type in FUSABLE_TYPES]
     for name in skip:
         if name not in types:
-            message = f"skip_fusion_layers: the model has no layer '{name}'{nearest(name, fusable)}"
-            raise ConfigError(message)
+            raise SkipFusionError(name, f"the model has no layer '{name}'{nearest(name, fusable)}")
         if name not in fusable:
-            message = f"skip_fusion_layers: '{name}' is a {types[name]}; only Conv and ConvTranspose are fused{nearest(name, fusable)}"
-            raise ConfigError(message)
+            words = f"'{name}' is a {types[name]}; only Conv and ConvTranspose are fused{nearest(name, fusable)}"
+            raise SkipFusionError(name, words)
 
 
 def _pair(conv: ir.Node) -> _Pair | None:
