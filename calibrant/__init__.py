@@ -21,12 +21,25 @@ if TYPE_CHECKING:
     from calibrant.pipeline import run as run
     from calibrant.pipeline import stats as stats
     from calibrant.pipeline import verify as verify
+    from calibrant.preprocess import preprocess as preprocess
     from calibrant.stats.run import Run as Run
     from calibrant.stats.run import open_run as open_run
 
 __version__ = "0.1.0"
 
-__all__ = ["CalibrantError", "Run", "capture", "export", "fit", "open_run", "plan", "run", "stats", "verify"]
+__all__ = [
+    "CalibrantError",
+    "Run",
+    "capture",
+    "export",
+    "fit",
+    "open_run",
+    "plan",
+    "preprocess",
+    "run",
+    "stats",
+    "verify",
+]
 
 _HOMES = {
     "CalibrantError": "calibrant.errors",
@@ -38,7 +51,7 @@ _HOMES = {
     "run": "calibrant.pipeline",
     "verify": "calibrant.pipeline",
 }
-_ROOMS = ("export", "ingest", "proto", "quantizers", "stats")
+_ROOMS = ("export", "ingest", "preprocess", "proto", "quantizers", "stats")
 
 
 def __getattr__(name: str) -> Any:

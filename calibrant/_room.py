@@ -11,12 +11,13 @@ from typing import Any
 
 
 class CallableRoom(ModuleType):
-    """A package whose call runs the function of the same name in `calibrant.pipeline`."""
+    """A module whose call runs the function of the same name in it, else in `calibrant.pipeline`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the pipeline's function; its signature and documentation stand there."""
+        """Run that function; its signature and documentation stand there."""
         verb = self.__name__.rpartition(".")[2]
-        return getattr(import_module("calibrant.pipeline"), verb)(*args, **kwargs)
+        own = self.__dict__.get(verb)
+        return (own or getattr(import_module("calibrant.pipeline"), verb))(*args, **kwargs)
 
 
 def make_callable(room: str) -> None:

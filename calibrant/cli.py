@@ -13,6 +13,7 @@ import typer
 
 from calibrant.cli_config import config_app
 from calibrant.cli_options import DialectName, FixInput, fixed_inputs
+from calibrant.cli_preprocess import preprocess
 from calibrant.errors import CalibrantError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ app = typer.Typer(
     "Example: calibrant run model.onnx --data samples.npz --config quant.cfg",
 )
 app.add_typer(config_app, name="config")
+app.command()(preprocess)
 
 
 class Keep(StrEnum):

@@ -112,7 +112,7 @@ def create_config(
     from calibrant.proto._files import write_text
 
     path, copy = Path(output), None if updated_model is None else Path(updated_model)
-    _check_apart(model=Path(model), output=path, updated_model=copy)
+    check_apart(model=Path(model), output=path, updated_model=copy)
     settings = _given(config)
     given = _Model(model, fix_input or {})
     made = _retrain_text(settings, given) if isinstance(settings, RetrainConfig) else _json_text(settings, given)
@@ -152,7 +152,7 @@ def convert_config(
     """
     from calibrant.proto._files import write_text
 
-    _check_apart(config=Path(path), output=Path(output), model=None if model is None else Path(model))
+    check_apart(config=Path(path), output=Path(output), model=None if model is None else Path(model))
     file = read_config(path, dialect=dialect)
     made = _converted(file, None if model is None else _Model(model, fix_input or {}))
     found = Event("fit", "info", file.note)
@@ -240,7 +240,7 @@ def _given(config: "PathLike | QuantConfig | JsonConfig | RetrainConfig | None")
     raise ConfigError(message)
 
 
-def _check_apart(**paths: Path | None) -> None:
+def check_apart(**paths: Path | None) -> None:
     """Refuse to write over what is read, and two files to one place."""
     seen: dict[Path, str] = {}
     for name, path in paths.items():

@@ -36,7 +36,12 @@ def quantized_layers(run: Run, prepared: PreparedModel, fit: str) -> list[Quanti
     """Join the layers of the prepared model with their scales of one fit, in topological order."""
     frame = run.read("quant_params").filter(pl.col("layer_id").is_not_null(), fit=fit)
     by_layer = {int(key[0]): part for key, part in frame.partition_by("layer_id", as_dict=True).items()}
-    return [_quantized(layer, by_layer[layer.layer_id]) for layer in prepared.layers if layer.layer_id in by_layer]
+    balance = run.read("balance").filter(fit=fit).sort("layer_id", "channel")
+    return [
+        _quantized(layer, by_layer[layer.layer_id], balance.filter(layer_id=layer.layer_id))
+        for layer in prepared.layers
+        if layer.layer_id in by_layer
+    ]
 
 
 def quantized_tensors(run: Run, prepared: PreparedModel, fit: str) -> list[QuantizedTensor]:
@@ -49,7 +54,7 @@ def quantized_tensors(run: Run, prepared: PreparedModel, fit: str) -> list[Quant
     return in_order(prepared, found)
 
 
-def _quantized(layer: Layer, frame: pl.DataFrame) -> QuantizedLayer:
+def _quantized(layer: Layer, frame: pl.DataFrame, balance: pl.DataFrame) -> QuantizedLayer:
     data = frame.filter(role="data").row(0, named=True)
     weight = frame.filter(role="weight").sort("channel")
     scale_w = weight["scale"].to_numpy() if weight.height else np.ones(1, np.float32)
@@ -60,6 +65,7 @@ def _quantized(layer: Layer, frame: pl.DataFrame) -> QuantizedLayer:
         data_bits=int(data["bits"]),
         scale_w=np.asarray(scale_w, np.float32),
         weight_bits=int(weight["bits"][0]) if weight.height else 8,
+        balance=np.asarray(balance["factor"].to_numpy(), np.float32) if balance.height else None,
     )
 
 

@@ -129,14 +129,10 @@ def test_what_a_kind_of_layer_cannot_have(tmp_path: Path, name: str, values: dic
 
 
 UNAPPLIED = {
-    "tensor_balance_factor": entry("conv", tensor_balance_factor=(F(1), F(1), F(2))),
-    "shift_bit": entry("conv", shift_bit=(1,)),
-    "cluster": entry("conv", cluster=tuple(range(16))),
     "kv_cache_value": entry("conv", kv_scale=(F(1),)),
     "LSTM or GRU": entry("conv", scale_r=(F(1),)),
     "FORCE_FP16_QUANT": entry("conv", fakequant_precision_mode="FORCE_FP16_QUANT"),
     "act_type INT4": entry("conv", act_type="INT4"),
-    "wts_type INT4": entry("conv", wts_type="INT4"),
     "dst_type INT4": entry("conv", dst_type="INT4"),
 }
 
@@ -153,6 +149,12 @@ def test_what_changes_nothing_is_taken(conv: PreparedModel) -> None:
     )
     (found,) = layers_of_record([harmless], conv.layers)
     assert (found.layer.name, found.data_bits, found.weight_bits) == ("conv", 8, 8)
+
+
+def test_factors_are_those_of_the_record(conv: PreparedModel) -> None:
+    (found,) = layers_of_record([entry("conv", tensor_balance_factor=(F(1), F(2), F(0.5)))], conv.layers)
+    assert found.balance is not None
+    assert found.balance.tolist() == [1, 2, 0.5]
 
 
 def test_pruning_is_refused(conv: PreparedModel) -> None:

@@ -11,10 +11,12 @@ import onnxruntime as ort
 from onnx import numpy_helper
 
 from calibrant.errors import DataError, ExportError
+from calibrant.export.balance import balance_fault
 from calibrant.export.integer_layers import Array
 from calibrant.export.model_inputs import check_feeds, describe_feeds
 from calibrant.export.proto_graph import run_session, session_of
 from calibrant.export.static_shapes import elements_of
+from calibrant.proto.record import RecordEntry
 
 _CHAIN = ("Sub", "Clip", "Add", "Round", "Mul")  # from the layer backwards to the float data
 _HELD_ELEMENTS = 32 * 2**20  # exposed float32 elements held of one feed, about 128 MB; a single layer may need more
@@ -118,6 +120,12 @@ class FakeReader:
             scale=np.float32(scale), offset=int(offset), limits=limits, weight=self._weight(node),
             bias=self._bias(node, last), dequant_scale=self._operand(mul, 1).reshape(-1),
         )  # fmt: skip
+
+    def balance_fault(self, layer: FakeLayer, entry: RecordEntry) -> str | None:
+        """Compare what stands before a layer's quantizer with the balance factors of the record."""
+        kernel = layer.weight if self._node(layer.name).op_type.startswith("Conv") else None
+        rank = 0 if kernel is None else kernel.ndim - 2
+        return balance_fault(entry, layer.source, rank, self._producers, self._initializers)
 
     def pair(self, name: str, slot: int, *, half: bool) -> FakePair:
         """Return the quantized input of this node.

@@ -123,6 +123,7 @@ def record_entries(encoded: Sequence[EncodedLayer], unfused: Collection[str] = (
             wts_type=f"INT{item.quantized.weight_bits}",
             op_data_type=item.float_type.upper(),
             cluster=item.quantized.cluster,
+            tensor_balance_factor=_factors(item),
             skip_fusion=True if item.layer.name in unfused else None,
         )
         for item in encoded
@@ -141,6 +142,11 @@ def tensor_entry(encoded: EncodedTensor) -> RecordEntry:
         op_data_type=None,
         is_tensor_quantize=True,
     )
+
+
+def _factors(encoded: EncodedLayer) -> tuple[np.float32, ...]:
+    factors = encoded.quantized.balance
+    return () if factors is None else tuple(np.float32(factor) for factor in factors)
 
 
 def _check_layers(quantized: Sequence[QuantizedLayer], tensors: Sequence[QuantizedTensor]) -> None:
@@ -166,6 +172,15 @@ def _split(prefix: Path | str) -> tuple[Path, str]:
     if text.endswith(("/", "\\")) or Path(text).name in ("", ".."):
         return Path(text), ""
     return Path(text).parent, Path(text).name
+
+
+def write_model(model: ir.Model, path: Path) -> None:
+    """Write one model, whole or not at all; large weights go to ``<name>.data``.
+
+    Raises:
+        ExportError: the folder cannot be written.
+    """
+    _write_all(path.parent, {path.name: lambda partial: _save_model(model, partial)})
 
 
 def _save_model(model: ir.Model, path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, numpy_helper
 
+from calibrant.export.balance import balance_fault
 from calibrant.export.integer_layers import INTEGER_OPS
 from calibrant.export.proto_graph import attributes_of, default_opset, values_read
 from calibrant.export.quantized_layer import dequant_scales
@@ -298,6 +299,10 @@ def _entry(graph: _Graph, layer: onnx.NodeProto, entry: RecordEntry) -> Iterator
         yield Finding(
             "error", _name(quantizer), f"dst_type is not {entry.act_type}, that of the record of '{entry.key}'"
         )
+    if fault := balance_fault(
+        entry, quantizer.input[0], _kernel_rank(graph, layer), graph.producers, graph.initializers
+    ):
+        yield Finding("error", entry.key, fault)
     if any(entry.offset_w):
         yield Finding("error", entry.key, "offset_w must be 0: weights are symmetric")
 
@@ -370,6 +375,11 @@ def _channels_out(graph: _Graph, layer: onnx.NodeProto) -> int | None:
     if layer.op_type == "ConvTranspose":
         return int(dims[1]) * int(attributes_of(layer).get("group", 1))
     return int(dims[0 if layer.op_type == "Conv" else -1])
+
+
+def _kernel_rank(graph: _Graph, layer: onnx.NodeProto) -> int:
+    weight = graph.initializers.get(layer.input[1]) if layer.op_type.startswith("Conv") else None
+    return 0 if weight is None else len(weight.dims) - 2
 
 
 def _dtype(graph: _Graph, name: str) -> int | None:

@@ -61,6 +61,7 @@ def _origins(
         whole = own if layer.bias_node is None else own + _original(layer.bias_node, original_nodes)
         origins[layer.name] = own
         origins.setdefault(placement.quantizer, own)
+        origins.update(dict.fromkeys(placement.balance, own))
         origins[placement.dequantizer] = origins[placement.parameter] = whole
         if layer.bias_node is not None:
             origins[layer.bias_node] = _original(layer.bias_node, original_nodes)

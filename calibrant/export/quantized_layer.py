@@ -11,11 +11,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from calibrant.errors import ExportError, RangeError
+from calibrant.export.balance import multipliers
 from calibrant.export.weight_codes import PACKED_BITS, input_axis, pack_nibbles, weight_codes
 from calibrant.ingest.layers import Layer
 from calibrant.ingest.model import PreparedModel, initializer_value
 from calibrant.quantizers import quantize_bias
 from calibrant.quantizers.affine import CodeArray, Float32Array, Int32Array, code_range
+from calibrant.stats.input_channels import multiplied
 
 WordArray = npt.NDArray[np.uint64]
 
@@ -32,6 +34,7 @@ class QuantizedLayer:
         scale_w: steps of the weight codes, shape (1,) per tensor or (C,) per output channel; [1.0] for AveragePool.
         weight_bits: at most 8; the codes are stored as int8.
         cluster: NUQ's centres, which replace the weight codes; empty where they are uniform.
+        balance: DMQ's factors, shape (Cin,): the data is divided by them, the weight multiplied; None where it is not balanced.
 
     Raises:
         ExportError: a scale is not positive and finite, the offset leaves the code range, or the number of scales fits no channel count.
@@ -44,11 +47,13 @@ class QuantizedLayer:
     scale_w: Float32Array
     weight_bits: int
     cluster: tuple[int, ...] = ()
+    balance: Float32Array | None = None
 
     def __post_init__(self) -> None:
         _check_scales(self)
         _check_offset(self)
         _check_lengths(self)
+        _check_factors(self)
 
     @property
     def dequant_scale(self) -> Float32Array:
@@ -81,6 +86,12 @@ class EncodedLayer:
     def layer(self) -> Layer:
         """The node of the prepared model."""
         return self.quantized.layer
+
+    @property
+    def multipliers(self) -> npt.NDArray[np.floating] | None:
+        """What the data is multiplied by before its quantizer, laid along its channels; None where it is not balanced."""
+        factors = self.quantized.balance
+        return None if factors is None else multipliers(self.owner, factors, self.layer.kernel_rank, self.float_type)
 
     @property
     def owner(self) -> str:
@@ -149,6 +160,8 @@ def _float_type(prepared: PreparedModel, layer: Layer) -> str:
 
 def _weight_codes(quantized: QuantizedLayer, weight: npt.NDArray[np.floating]) -> CodeArray:
     scale, zeros = quantized.scale_w, np.zeros(quantized.scale_w.size, np.int32)
+    if quantized.balance is not None:
+        weight = multiplied(weight, quantized.balance, quantized.layer.op_type, quantized.layer.groups)
     return weight_codes(quantized.layer, weight, scale, zeros, quantized.weight_bits, quantized.cluster)
 
 
@@ -176,6 +189,16 @@ def _check_offset(quantized: QuantizedLayer) -> None:
     low, high = code_range(quantized.data_bits)
     if not low <= quantized.offset_d <= high:
         message = f"layer '{quantized.layer.name}': offset {quantized.offset_d} is outside [{low}, {high}]"
+        raise ExportError(message)
+
+
+def _check_factors(quantized: QuantizedLayer) -> None:
+    layer, factors = quantized.layer, quantized.balance
+    if factors is not None and (layer.weight is None or factors.shape != (layer.channels_in,)):
+        message = (
+            f"layer '{layer.name}': balance factors of shape {factors.shape} for {layer.channels_in} input channels; "
+            "a layer with a weight, and one factor an input channel, are needed"
+        )
         raise ExportError(message)
 
 

@@ -217,9 +217,7 @@ def _refuse_unapplied(entry: RecordEntry) -> None:
 
 
 def _unapplied(entry: RecordEntry) -> Iterator[tuple[str, str]]:
-    """Yield what would change numbers; factors of 1 and shifts of 0 change nothing."""
-    if any(factor != 1 for factor in entry.tensor_balance_factor):
-        yield "tensor_balance_factor", "tensor_balance_factor"
+    """Yield what would change numbers; shifts of 0 change nothing."""
     if any(entry.shift_bit):
         yield "shift_bit", "shift_bit"
     if entry.cluster:
@@ -243,6 +241,7 @@ def _quantized(layer: Layer, entry: RecordEntry) -> QuantizedLayer:
         data_bits=_bits(entry.act_type),
         scale_w=np.array(entry.scale_w, np.float32),
         weight_bits=_bits(entry.wts_type),
+        balance=np.array(entry.tensor_balance_factor, np.float32) if entry.tensor_balance_factor else None,
     )
     _check_products(entry, quantized)
     return quantized

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from calibrant.errors import ExportError, nearest
+from calibrant.export.balance import multiply
 from calibrant.export.graph_edit import Names, replace_initializer, take_over
 from calibrant.export.quantized_layer import EncodedLayer
 from calibrant.export.quantized_tensor import EncodedTensor
@@ -30,12 +31,16 @@ class Chain:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a layer's additions stand: node names of its (maybe shared) quantizer and of its dequantizer, and their constant."""
+    """Where a layer's additions stand: node names of its (maybe shared) quantizer and of its dequantizer, and their constant.
+
+    `balance` names the Mul and the constant that balance its data.
+    """
 
     encoded: EncodedLayer
     quantizer: str
     dequantizer: str
     parameter: str
+    balance: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,19 @@ def _quantize(
     dequantizer, parameter = _dequantize(form, encoded, last)
     form.accumulator(node.outputs[0])
     form.accumulator(last.outputs[0])
-    return Placement(encoded, quantizer.nodes[-1].name or "", dequantizer.nodes[-1].name or "", parameter)
+    quantizer_name, dequantizer_name = quantizer.nodes[-1].name or "", dequantizer.nodes[-1].name or ""
+    return Placement(encoded, quantizer_name, dequantizer_name, parameter, balance)
+
+
+def _balance(form: Form, encoded: EncodedLayer, node: ir.Node) -> tuple[str, ...]:
+    """Put the Mul by 1/factor before a balanced layer; return the names of node and constant."""
+    values, data = encoded.multipliers, node.inputs[0]
+    if values is None or data is None:
+        return ()
+    mul = multiply(form.graph, form.names, encoded.owner, values, data)
+    form.graph.insert_before(node, mul)
+    node.replace_input_with(0, mul.outputs[0])
+    return tuple(part.name or "" for part in (mul, mul.inputs[1]) if part is not None)
 
 
 def _place_pair(

@@ -110,6 +110,9 @@ class _Comparison:
         for layer in interpreter.layers:
             constants = _constant_faults(self._graph, layer, self._fakes[layer.name], record.get(layer.name))
             self._tallies[layer.name].fail(*constants)
+            entry = record.get(layer.name)
+            if entry is not None and (fault := reader.balance_fault(self._fakes[layer.name], entry)):
+                self._tallies[layer.name].fail(f"in the fake-quant model {fault}")
 
     def feed(self, feeds: Feeds) -> None:
         """Compare both models on one feed."""
