@@ -112,7 +112,9 @@ def _quantize(
     node = _node(nodes, layer.name)
     first = node if layer.pad_node is None else _node(nodes, layer.pad_node)
     last = node if layer.bias_node is None else _node(nodes, layer.bias_node)
-    quantizer = _quantizer(form, encoded, first, 0, shared)
+    balance = _balance(form, encoded, first)
+    # the data of a balanced layer is divided for it alone, so that no other layer shares its quantizer
+    quantizer = _quantizer(form, encoded, first, 0, {} if balance else shared)
     first.replace_input_with(0, quantizer.output)
     if first is not node:
         form.padding(encoded, first)
