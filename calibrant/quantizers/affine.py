@@ -203,8 +203,11 @@ def quantize(values: FloatArray, fit: Fit) -> CodeArray:
     array = np.asarray(values, np.float32)
     scale, offset = _parameters(array, fit)
     low, high = code_range(fit.bits)
+    # one array for all steps: weights may be large
+    codes: Float32Array = np.empty(np.broadcast_shapes(array.shape, scale.shape), np.float32)
     with np.errstate(over="ignore"):  # a quotient beyond float32 saturates as it should
-        codes = np.clip(np.rint(array / scale) + offset, np.float32(low), np.float32(high))
+        np.rint(np.divide(array, scale, out=codes), out=codes)
+        np.clip(np.add(codes, offset, out=codes), np.float32(low), np.float32(high), out=codes)
     if np.isnan(codes).any():
         message = (
             f"{int(np.isnan(codes).sum())} of {codes.size} values are NaN, which no code represents; remove them first"
