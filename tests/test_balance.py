@@ -15,6 +15,7 @@ import pytest
 from exporting import CASES, Case, expected_output
 from onnx import numpy_helper
 from polars.testing import assert_frame_equal
+from shared_material import needs_shared, shared_inputs, shared_model
 from test_verify import change_constant, node_of, save
 
 import calibrant
@@ -266,6 +267,20 @@ def test_constants_of_a_float16_model_are_float16() -> None:
     np.testing.assert_array_equal(found, np.array([[[1 / 3], [8]]], np.float16))
     with pytest.raises(ExportError, match=r"layer 'layer': 1/tensor_balance_factor leaves float16"):
         multipliers("layer", np.array([2.0**-20], F), 0, "float16")
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    "name", ["mnist_resnet", "mnist_vit", "mnist_denoise", "mnist_dwnet", "silero_vad_op18_ifless"]
+)
+def test_real_models_are_balanced_and_verify(tmp_path: Path, name: str) -> None:
+    data = shared_inputs(tmp_path) / f"{name}.npz"
+    fixed = {"sr": 16000} if name.startswith("silero") else None
+    run = calibrant.run(
+        shared_model(name), data, run=tmp_path / "r", keep="stats", config=configured(tmp_path), fix_input=fixed
+    )
+    layers = run.read("plan").filter(pl.col("enabled"), pl.col("op_type") != "AveragePool")["layer_id"].to_list()
+    assert run.read("balance")["layer_id"].unique(maintain_order=True).to_list() == layers
 
 
 # Records
