@@ -6,6 +6,7 @@ The offset of an int8 fit is an ONNX int8 zero point.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -204,7 +205,7 @@ def quantize(values: FloatArray, fit: Fit) -> CodeArray:
     scale, offset = _parameters(array, fit)
     low, high = code_range(fit.bits)
     # one array for all steps: weights may be large
-    codes: Float32Array = np.empty(np.broadcast_shapes(array.shape, scale.shape), np.float32)
+    codes: npt.NDArray[Any] = np.empty(np.broadcast_shapes(array.shape, scale.shape), np.float32)
     with np.errstate(over="ignore"):  # a quotient beyond float32 saturates as it should
         np.rint(np.divide(array, scale, out=codes), out=codes)
         np.clip(np.add(codes, offset, out=codes), np.float32(low), np.float32(high), out=codes)
