@@ -16,6 +16,20 @@ class DialectName(StrEnum):
     pytorch = "pytorch"
 
 
+class WeightOnlyFormName(StrEnum):
+    """How weights that are quantized alone become float again."""
+
+    dequantize = "dequantize"
+    mul = "mul"
+
+
+WeightOnlyFormOption = Annotated[
+    WeightOnlyFormName,
+    typer.Option(
+        "--weight-only-form",
+        help="For weight_compress_only: DequantizeLinear (one scale, opset 10 to 15), or Cast, Sub and Mul everywhere.",
+    ),
+]
 FixInput = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="Turn an input into a constant; may be repeated.")
 ]

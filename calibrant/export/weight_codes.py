@@ -43,23 +43,29 @@ def weight_codes(
     return to_centres(codes, np.array(cluster)) if len(cluster) else codes
 
 
-def along_channels(op_type: str, rank: int, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Shape values, one or one an output channel of a layer without groups of inputs, to broadcast against its weight.
+def along_channels(
+    op_type: str, groups: int, shape: Sequence[int], values: npt.NDArray[np.generic]
+) -> npt.NDArray[np.generic]:
+    """Shape values, one or one an output channel, so that they broadcast against a weight.
 
     Args:
         op_type: of the layer.
-        rank: of its weight.
+        groups: of the layer.
+        shape: of its weight.
         values: shape (1,) or (C,).
 
     Example:
-        >>> along_channels("Conv", 4, np.float32([1, 2])).shape, along_channels("MatMul", 2, np.float32([1, 2])).shape
-        ((2, 1, 1, 1), (2,))
+        >>> along_channels("Conv", 1, (2, 3, 3, 3), np.float32([1, 2])).shape
+        (2, 1, 1, 1)
     """
     if values.size == 1:
         return values.reshape(())
     if op_type == "Conv":
-        return values.reshape(-1, *[1] * (rank - 1))
-    return values.reshape(1, -1, *[1] * (rank - 2)) if op_type == "ConvTranspose" else values
+        return values.reshape(-1, *[1] * (len(shape) - 1))
+    if op_type != "ConvTranspose":
+        return values
+    by_group = np.repeat(values.reshape(groups, -1), shape[0] // groups if groups > 1 else 1, axis=0)
+    return by_group.reshape(*by_group.shape, *[1] * (len(shape) - 2))
 
 
 def input_axis(op_type: str, rank: int) -> int:
