@@ -214,7 +214,7 @@ def quantize(values: FloatArray, fit: Fit) -> CodeArray:
             f"{int(np.isnan(codes).sum())} of {codes.size} values are NaN, which no code represents; remove them first"
         )
         raise DataError(message)
-    narrow: CodeArray = codes.astype(code_dtype(fit.bits))
+    narrow: npt.NDArray[Any] = codes.astype(code_dtype(fit.bits))
     return narrow
 
 
