@@ -182,7 +182,7 @@ class FakeReader:
 
     def _dequantizer(self, last: onnx.NodeProto, *, half: bool) -> tuple[onnx.NodeProto, str]:
         mul = self._only_reader(last, "Mul")
-        return mul, self._only_reader(mul, "Cast").output[0] if half else mul.output[0]
+        return mul, self._only_reader(self._only_reader(mul, "Cast"), "Identity").output[0] if half else mul.output[0]
 
     def _only_reader(self, node: onnx.NodeProto, op_type: str) -> onnx.NodeProto:
         readers = self._readers.get(node.output[0], [])
@@ -195,7 +195,9 @@ class FakeReader:
         if not half:
             return name
         cast = self._producers.get(name)
-        return "" if cast is None else str(cast.input[0])
+        value = "" if cast is None else str(cast.input[0])
+        before = self._producers.get(value)
+        return str(before.input[0]) if before is not None and before.op_type == "Identity" else value
 
     def _weight(self, node: onnx.NodeProto) -> Array | None:
         return None if node.op_type == "AveragePool" else self._codes(node, node.input[1])

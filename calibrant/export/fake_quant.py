@@ -35,7 +35,7 @@ class FakeQuantForm:
         quantized, prefix = encoded.quantized, f"{encoded.owner}.quant.fakequant"
         low, high = code_range(quantized.data_bits)
         offset = self._constant(f"{prefix}.offset", quantized.offset_d)
-        nodes = [] if encoded.float_type == "float32" else [self._cast(f"{prefix}.cast", data, ir.DataType.FLOAT)]
+        nodes = [] if encoded.float_type == "float32" else self._widened(prefix, data)
         value = nodes[-1].outputs[0] if nodes else data
         limits = (self._constant(f"{prefix}.min_val", low), self._constant(f"{prefix}.max_val", high))
         for op_type, operands in (
@@ -75,6 +75,7 @@ class FakeQuantForm:
         nodes = [self._node("Mul", f"{prefix}.mul", [accumulator, scale])]
         if encoded.float_type != "float32":
             nodes.append(self._cast(f"{prefix}.cast", nodes[0].outputs[0], ir.DataType[encoded.float_type.upper()]))
+            nodes.append(self._node("Identity", f"{prefix}.identity", [nodes[-1].outputs[0]]))
         return Chain(tuple(nodes), nodes[-1].outputs[0]), scale.name or ""
 
     def padding(self, encoded: EncodedLayer, node: ir.Node) -> None:
@@ -84,6 +85,11 @@ class FakeQuantForm:
         """The layer's output is float32, whatever the model's own float type is."""
         if value.dtype not in {None, ir.DataType.FLOAT}:
             value.type = ir.TensorType(ir.DataType.FLOAT)
+
+    def _widened(self, prefix: str, data: ir.Value) -> list[ir.Node]:
+        """Make float32 of float16 data; the Identity keeps onnxruntime from dropping the rounding to float16 before it."""
+        kept = self._node("Identity", f"{prefix}.identity", [data])
+        return [kept, self._cast(f"{prefix}.cast", kept.outputs[0], ir.DataType.FLOAT)]
 
     def _constant(self, name: str, array: npt.ArrayLike) -> ir.Value:
         return add_initializer(self.graph, self.names.fresh(name), np.asarray(array, np.float32))

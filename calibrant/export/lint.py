@@ -256,6 +256,16 @@ def _word_shape(graph: _Graph, node: onnx.NodeProto, layer: onnx.NodeProto, word
         yield Finding("error", _name(node), "dtype must be 0 (float32) or 1 (float16)")
 
 
+def _float_types(graph: _Graph) -> Iterator[Finding]:
+    """The float type that an AscendDequant makes must be that of the record."""
+    for node in graph.of_type("AscendDequant"):
+        layer = _layer_before(graph, node)
+        entry = None if layer is None else graph.record.get(layer.name)
+        kind = {0: "FLOAT32", 1: "FLOAT16"}.get(attributes_of(node).get("dtype", 0))
+        if entry is not None and entry.op_data_type not in (None, kind):
+            yield Finding("error", _name(node), f"dtype makes {kind}, but op_data_type of the record is {entry.op_data_type}")
+
+
 def _word_values(graph: _Graph, node: onnx.NodeProto, layer: onnx.NodeProto, words: np.ndarray) -> Iterator[Finding]:
     scales = dequant_scales(words)
     if not np.all(np.isfinite(scales) & (scales > 0)):
@@ -392,5 +402,6 @@ def _name(node: onnx.NodeProto) -> str:
 
 
 _RULES: tuple[Rule, ...] = (
-    _opset, _domains, _order, _names, _attributes, _quantizers, _code_readers, _layers, _words, _record, _pairs, _ranks,
+    _opset, _domains, _order, _names, _attributes, _quantizers, _code_readers, _layers, _words, _float_types,
+    _record, _pairs, _ranks,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from calibrant.ingest.passes.constants import initializer_tensor
 
 Array = npt.NDArray[Any]
 _MAX_KERNEL_RANK: Final = 3
+FLOATS: Final = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 def refusal(node: ir.Node) -> str | None:
@@ -90,15 +91,21 @@ def _origin(value: ir.Value | None) -> str:
 
 
 def _refuse_dtype(what: str, dtype: ir.DataType | None) -> str | None:
-    if dtype in (None, ir.DataType.FLOAT):
+    if dtype in (None, *FLOATS):
         return None
-    if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
-        return f"its {what} is {dtype.name.lower()}; float16 models come with a later version"
-    return f"its {what} is {_dtype_name(dtype)}; only float32 is quantized"
+    return f"its {what} is {_dtype_name(dtype)}; only float32 and float16 are quantized"
 
 
 def _dtype_name(dtype: ir.DataType | None) -> str:
     return {"DOUBLE": "float64"}.get(str(dtype), str(dtype).lower())
+
+
+def is_half(graph: ir.Graph | None) -> bool:
+    """Whether an input or a weight of a network is float16, which switches pooling and two-variable products off (3.1)."""
+    if graph is None:
+        return False
+    values = (*graph.inputs, *graph.initializers.values())
+    return any(value.dtype == ir.DataType.FLOAT16 for value in values)
 
 
 def _refuse_values(what: str, tensor: ir.TensorProtocol) -> str | None:
@@ -150,6 +157,8 @@ def _refuse_matmul(node: ir.Node) -> str | None:
 def _refuse_average_pool(node: ir.Node) -> str | None:
     rank = kernel_rank(node, None)
     dilations = node.attributes.get_ints("dilations", ())
+    if is_half(node.graph):
+        return "the model has float16 inputs or weights, in which Ascend quantizes no AveragePool"
     if rank != 2:
         return f"its input has rank {rank + 2}; AveragePool is quantized for rank 4"
     if reason := _refuse_steps(node):
@@ -191,7 +200,7 @@ def matmul_bias(node: ir.Node) -> tuple[ir.Node, ir.Value, Array] | None:
         return None
     constant = add.inputs[1 - position]
     tensor = initializer_tensor(constant)
-    if constant is None or tensor is None or tensor.dtype != ir.DataType.FLOAT:
+    if constant is None or tensor is None or tensor.dtype not in FLOATS:
         return None
     shape, rank = tuple(tensor.shape.numpy()), 1 if product.shape is None else len(product.shape)
     fits = shape[-1:] == (weight.shape.numpy()[-1],) and tensor.size == shape[-1] and len(shape) <= max(rank, 1)

@@ -123,13 +123,13 @@ def _fuse(graph: ir.Graph, pair: _Pair, names: UniqueNames) -> list[Event]:
 
 
 def fused_parameters(conv: ir.Node, weight: Array, bias: Array | None, chain: NormChain) -> tuple[Array, Array]:
-    """Return the weight and bias of a convolution with what follows it, float32."""
+    """Return the weight and bias of a convolution with what follows it, in the type of the weight."""
     outputs, _ = channels(conv, conv.inputs[1])
     start = np.zeros(outputs or 0) if bias is None else bias.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         scale, fused_bias = chain.scale_and_bias(start)
         fused_weight = weight.astype(np.float64) * _weight_scale(conv, weight, scale)
-        return fused_weight.astype(np.float32), fused_bias.astype(np.float32)
+        return fused_weight.astype(weight.dtype), fused_bias.astype(weight.dtype)
 
 
 def _weight_scale(conv: ir.Node, weight: Array, scale: Array) -> Array:

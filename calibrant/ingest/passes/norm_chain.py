@@ -25,8 +25,8 @@ class NormChain:
 
     Attributes:
         nodes: the nodes.
-        constants: for each node its parameters as float32: (gamma, beta, mean, var), or the operand of a Mul or Add, shape (C,)
-            or (1,); None where a parameter is no float32 constant.
+        constants: for each node its parameters as float32 or float16: (gamma, beta, mean, var), or the operand of a Mul or Add, shape (C,)
+            or (1,); None where a parameter is no such constant.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -39,7 +39,7 @@ class NormChain:
 
     @property
     def is_constant(self) -> bool:
-        """Whether every parameter is a float32 constant."""
+        """Whether every parameter is a constant."""
         return all(constants is not None for constants in self.constants)
 
     def scale_and_bias(self, bias: Array) -> tuple[Array, Array]:
@@ -129,8 +129,8 @@ def _channel_operand(node: ir.Node, position: int, channels: int, rank: int) -> 
 
 
 def float_array(value: ir.Value | None) -> Array | None:
-    """Return a float32 initializer's array, else None."""
+    """Return the array of a float32 or float16 initializer, else None."""
     tensor = initializer_tensor(value)
-    if tensor is None or tensor.dtype != ir.DataType.FLOAT:
+    if tensor is None or tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
         return None
     return tensor.numpy()
