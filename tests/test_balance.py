@@ -13,7 +13,7 @@ import onnx
 import polars as pl
 import pytest
 from exporting import CASES, Case, expected_output
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 from polars.testing import assert_frame_equal
 from shared_material import needs_shared, shared_inputs, shared_model
 from test_verify import change_constant, node_of, save
@@ -267,6 +267,29 @@ def test_constants_of_a_float16_model_are_float16() -> None:
     np.testing.assert_array_equal(found, np.array([[[1 / 3], [8]]], np.float16))
     with pytest.raises(ExportError, match=r"layer 'layer': 1/tensor_balance_factor leaves float16"):
         multipliers("layer", np.array([2.0**-20], F), 0, "float16")
+
+
+def half_model() -> onnx.ModelProto:
+    """x [N,4] float16 -> MatMul 'layer' -> y."""
+    nodes = [models.node("MatMul", ["x", "w"], "y", "layer")]
+    ends = [models.value(name, ["N", size], TensorProto.FLOAT16) for name, size in (("x", 4), ("y", 3))]
+    return models.model(nodes, ends[:1], ends[1:], {"w": models.normal(4, 3, seed=1).astype(np.float16)})
+
+
+def test_a_float16_model_multiplies_in_float16(tmp_path: Path) -> None:
+    data = [(models.normal(1, 4, seed=seed) * np.array([1, 9, 1, 1], F)).astype(np.float16) for seed in range(4)]
+    run = balanced_run(half_model(), data, tmp_path)
+    entry = entry_of(tmp_path)
+    for model in ("deploy", "fake_quant"):
+        constants = {t.name: t for t in onnx.load(tmp_path / "out" / f"m_{model}_model.onnx").graph.initializer}
+        found = numpy_helper.to_array(constants["layer.tensor_balance_factor"])
+        assert found.dtype == np.float16
+        np.testing.assert_array_equal(found, np.array([[F(1) / f for f in entry.tensor_balance_factor]], np.float16))
+    weight = np.asarray(models.normal(4, 3, seed=1).astype(np.float16), F)
+    case = Case("MatMul", (1, 4))
+    expected = naive_factors(case, weight, data, 0.5)
+    np.testing.assert_allclose(entry.tensor_balance_factor, expected, rtol=1e-6)
+    assert calibrant.verify(run).passed
 
 
 @needs_shared
