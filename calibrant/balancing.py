@@ -173,7 +173,7 @@ def _maxima_of_data(run: Run, layers: Sequence[LayerRow], activations: Activatio
         tensor = tensors[layer.tensor_id]
         axis = data_axis(layer.op_type)
         if tensor["channel_axis"] == (axis if axis >= 0 else tensor["rank"] + axis):
-            known[layer.layer_id] = channels.filter(tensor_id=layer.tensor_id)["abs_max"].to_numpy()
+            known[layer.layer_id] = channels.filter(tensor_id=layer.tensor_id)["abs_max"].fill_null(0).to_numpy()
         else:
             others.append(layer)
     return known | _maxima_of_a_pass(others, activations)

@@ -288,7 +288,7 @@ class LayerSettings:
         if asked is None:
             return None, DEFAULT
         self._check_strength(asked)
-        if limits.layer_allows(limits.WEIGHTS, self._row):
+        if limits.layer_allows(limits.WEIGHTS, self._row) and self._row.weight is not None:
             return asked.migration_strength, self.chosen.rule
         if self.chosen.can_only_mean_layers_outside(limits.WEIGHTS):
             self._refuse("dmq_balancer", "dmq_balancer is given", "only a layer with a weight")
