@@ -59,10 +59,6 @@ class RangeError(CalibrantError, ValueError):
     """A value that leaves the range of its integer type."""
 
 
-class CalibrantWarning(UserWarning):
-    """Something that works but probably is not what was meant."""
-
-
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the candidate nearest to `name`, or an empty string.
 

@@ -96,7 +96,11 @@ def add_initializer(graph: ir.Graph, name: str, array: npt.NDArray[np.generic]) 
 def replace_initializer(
     node: ir.Node, slot: int, array: npt.NDArray[np.generic], names: Names, graph: ir.Graph
 ) -> ir.Value:
-    """Put integers into an initializer's place, under its name; a copy under a new name where other nodes use it too."""
+    """Put integers into an initializer's place, under its name; a copy under a new name where other nodes use it too.
+
+    Raises:
+        ExportError: the input is no initializer.
+    """
     value = node.inputs[slot]
     if value is None or value.name is None or not value.is_initializer():
         message = f"node '{node.name}': input {slot} is not an initializer, so it cannot be replaced by codes"

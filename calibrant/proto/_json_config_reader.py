@@ -41,11 +41,6 @@ _RETRAIN_KEYS: Final = frozenset(
 )
 
 
-def is_retrain(root: Value) -> bool:
-    """Whether a JSON value is a retrain config.json: a layer of it has a key that only retraining has."""
-    return any(inner.key in _RETRAIN_KEYS for member in root.members() for inner in member.value.members())
-
-
 def read(text: str, source: str) -> JsonConfig:
     """Read the text of a config.json; see `json_config.parse_json_config`."""
     return _Reader(JsonObject(parse_json(text.removeprefix("\ufeff"), source), source)).config(text)

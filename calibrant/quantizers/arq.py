@@ -49,7 +49,13 @@ def fit_arq(weight: FloatArray, options: ArqOptions) -> Fit:
 
 
 def weight_rows(weight: FloatArray, *, channel_wise: bool) -> Float32Array:
-    """Return the weight as contiguous float32 rows, one for each scale."""
+    """Return the weight as contiguous float32 rows, one for each scale.
+
+    Raises:
+        SchemaError: neither float32 nor float16.
+        ShapeError: no axis to take channels from.
+        EmptyDataError: no elements.
+    """
     array = np.asarray(weight)
     if array.dtype not in (np.float32, np.float16):
         message = f"weight of dtype {array.dtype}: float32 or float16 was expected; convert it first"

@@ -83,7 +83,11 @@ def _summation_grids(histogram: LogLinearHistogram, grid: Grid) -> tuple[Float64
 def order_statistic(
     histogram: LogLinearHistogram, blocks: Iterable[FloatArray], percentile: float, side: Literal["max", "min"]
 ) -> float:
-    """Return AMCT's percentile where the histogram's extremes do not reach it: select among the values of the bin that holds it."""
+    """Return AMCT's percentile where the histogram's extremes do not reach it: select among the values of the bin that holds it.
+
+    Raises:
+        DataError: the values are not those that the histogram counted.
+    """
     bins, n = histogram.bins(), histogram.n
     rank = 1 if 1.0 - percentile < FLT_EPSILON else max(1, n - math.floor(percentile * n))
     ascending = n + 1 - rank if side == "max" else rank

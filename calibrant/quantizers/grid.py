@@ -35,6 +35,9 @@ def candidate_grid(low: np.float32, high: np.float32, options: IfmrOptions) -> G
 
     Multiples are ``float32(start + i * step)`` computed in float64, everything after that is float32, as in AMCT.
 
+    Raises:
+        RangeError: a candidate overflows float32.
+
     Example:
         >>> candidate_grid(np.float32(-1), np.float32(8), IfmrOptions()).clip_max.size
         61

@@ -23,7 +23,7 @@ KeyArray = npt.NDArray[np.uint32]
 OrderArray = npt.NDArray[np.int32]
 Side = Literal["max", "min"]
 
-MANTISSA_BITS = 13  # 22-bit keys: 8-bit IFMR choices equal AMCT's on all 120 vectors (design section 5)
+MANTISSA_BITS = 13  # 22-bit keys: 8-bit IFMR choices equal AMCT's on all 120 vectors
 EXTREMES_KEPT = 4096  # AMCT's default percentile 0.999999 stays exact up to 4 billion values
 FLOAT32_MANTISSA_BITS = 23
 DENSE_SIZE = 1 << 16  # from here on counting in a table beats sorting (measured)
