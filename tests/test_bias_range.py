@@ -1,6 +1,8 @@
 """Biases that leave int32: the weight scale is raised just enough, everywhere, and said so."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import exporting
@@ -193,3 +195,14 @@ def test_a_matmul_has_one_scale_that_is_raised(tmp_path):
     run = calibrant.run(models.save(proto, tmp_path / "m.onnx"), data, run=tmp_path / "r")
     assert run.read("quant_params").filter(role="weight")["decided_by"].to_list() == ["bias range"]
     assert "the weight's scale is raised just enough" in run.read("events").filter(layer="matmul")["message"][0]
+
+
+@pytest.mark.parametrize("command", ["run", "fit"])
+def test_the_command_line_takes_strict_amct(command, done, place, tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.concatenate([feed["x"] for feed in feeds()]))
+    whole = ["run", str(place / "m.onnx"), "--data", str(tmp_path / "x.npz"), "--run", str(tmp_path / "r")]
+    arguments = whole if command == "run" else ["fit", str(done.path), "--name", "strict"]
+    command_line = [sys.executable, "-m", "calibrant", *arguments, "--strict-amct"]
+    found = subprocess.run(command_line, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "layer 'tiny': bias, channel 0: 5.0 becomes" in found.stderr.splitlines()[-1]
