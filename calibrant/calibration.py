@@ -148,16 +148,17 @@ def calibrate(
     layers = {row.layer_id: row for row in layer_rows(run.read("layers"))}
     plan = resolve_plan(config, list(layers.values()), other_nodes=parameters.nodes)
     enabled = plan.enabled
+    measured = [row for row in enabled if not row.applied.weight_only]
     balanced = balance_layers(run, enabled, layers, parameters, again)
     inputs = {one: (found, one.data, None) for one, found in tensor_ids(run, plan.enabled_tensors).items()}
-    keys = [*map(_data_key, enabled), *inputs.values()]
+    keys = [*map(_data_key, measured), *inputs.values()]
     data = _fit_all_data(_Statistics(run, balanced), keys, exact=exact, progress=progress)
     weights = {
         row.layer_id: _fit_weight(
             parameters,
             layers[row.layer_id],
             row,
-            data[_data_key(row)].fit,
+            _data_of(row, data),
             balanced.get(row.layer_id),
             strict=strict_amct,
         )
@@ -179,6 +180,11 @@ def _data_key(row: LayerPlan) -> DataKey:
         message = f"layer '{row.layer}' has no captured input; capture the run again"
         raise ConfigError(message)
     return row.tensor_id, row.applied.data, row.layer_id if is_balanced(row) else None
+
+
+def _data_of(row: LayerPlan, data: Mapping[DataKey, _DataFit]) -> _DataFit | None:
+    """Return the fit of a layer's data; None where its weight alone is quantized."""
+    return None if row.applied.weight_only else data[_data_key(row)]
 
 
 def _fit_all_data(
@@ -219,7 +225,13 @@ def _naming(where: str) -> Iterator[None]:
 
 
 def _fit_weight(
-    parameters: Parameters, layer: LayerRow, row: LayerPlan, data: Fit, balanced: BalancedLayer | None, *, strict: bool
+    parameters: Parameters,
+    layer: LayerRow,
+    row: LayerPlan,
+    measured: _DataFit | None,
+    balanced: BalancedLayer | None,
+    *,
+    strict: bool,
 ) -> _WeightFit | None:
     if layer.weight is None:
         return None
@@ -227,7 +239,8 @@ def _fit_weight(
     weight = channels_first(value if balanced is None else balanced.weight(value), layer.op_type, layer.groups)
     with _naming(f"weight of layer '{row.layer}'"):
         fit = fit_arq(weight, row.applied.weight.options())
-    bias = None if layer.bias is None else np.asarray(parameters.value(layer.bias), np.float32)
+    data = None if measured is None else measured.fit
+    bias = None if layer.bias is None or data is None else np.asarray(parameters.value(layer.bias), np.float32)
     found = weight_in_range(row.layer, weight, fit, bias, data, strict=strict)
     events = (*dead_channels(row.layer, weight, fit), *found.events)
     levels = fit_levels(weight, found.fit, row.applied.weight)
@@ -248,7 +261,8 @@ def _search_frame(
 ) -> pl.DataFrame:
     parts = []
     for row in rows:
-        parts.append(_search_rows(name, row.layer_id, row.tensor_id, data[_data_key(row)].fit))
+        if (found := _data_of(row, data)) is not None:
+            parts.append(_search_rows(name, row.layer_id, row.tensor_id, found.fit))
         if (weight := weights[row.layer_id]) is not None and weight.levels is not None:
             of_row = {"fit": name, "layer_id": row.layer_id, "tensor_id": None}
             parts.append(_rows("search", {**of_row, **search_columns(weight.levels)}, 2))
@@ -295,8 +309,10 @@ def _parameter_frame(
 ) -> pl.DataFrame:
     parts = [pl.DataFrame(schema=SCHEMAS["quant_params"])]
     for row in rows:
-        found, weight = data[_data_key(row)], weights[row.layer_id]
-        parts.append(_data_row(name, {"layer_id": row.layer_id, "tensor_id": row.tensor_id, "role": "data"}, found))
+        found, weight = _data_of(row, data), weights[row.layer_id]
+        if found is not None:
+            of_data = {"layer_id": row.layer_id, "tensor_id": row.tensor_id, "role": "data"}
+            parts.append(_data_row(name, of_data, found))
         if weight is not None:
             parts.append(_weight_rows(name, row, weight))
         if weight is not None and weight.levels is not None:
@@ -304,7 +320,7 @@ def _parameter_frame(
             parts.append(
                 _rows("quant_params", {**of_row, **centre_columns(weight.levels)}, weight.levels.fit.centres.size)
             )
-        if weight is not None and weight.bias is not None:
+        if found is not None and weight is not None and weight.bias is not None:
             parts.append(_bias_rows(name, row, weight.bias, found.fit, weight.fit))
     return pl.concat(parts)
 

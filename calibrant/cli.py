@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from calibrant.cli_config import config_app
-from calibrant.cli_options import DialectName, FixInput, fixed_inputs
+from calibrant.cli_options import DialectName, FixInput, WeightOnlyFormName, WeightOnlyFormOption, fixed_inputs
 from calibrant.cli_preprocess import preprocess
 from calibrant.errors import CalibrantError
 
@@ -203,6 +203,7 @@ def run_command(
     restart: Restart = False,
     strict_amct: StrictAmct = False,
     matmul_per_channel: MatmulPerChannel = False,
+    weight_only_form: WeightOnlyFormOption = WeightOnlyFormName.dequantize,
     fail_on: Fail = None,
     dialect: DialectOption = None,
     compression_optimize_conf: Annotated[
@@ -222,7 +223,7 @@ def run_command(
         done = pipeline.run(
             model, samples, run=run, config=settings, batch_size=batch_size, keep=keep.value, prefix=prefix,
             fix_input=fixed_inputs(fix_input), fit=fit, restart=restart, strict_amct=strict_amct,
-            matmul_per_channel=matmul_per_channel, progress=progress,
+            matmul_per_channel=matmul_per_channel, weight_only_form=weight_only_form.value, progress=progress,
         )  # fmt: skip
     print_line("run", done.path.resolve())
     _print_files(done, fit)
@@ -347,6 +348,7 @@ def export(
     ] = None,
     model: Annotated[Path | None, typer.Option(help="The float model that the record belongs to.")] = None,
     fix_input: FixInput = None,
+    weight_only_form: WeightOnlyFormOption = WeightOnlyFormName.dequantize,
 ) -> None:
     """Write the fake-quant model, the deploy model, the record, the node map and the configuration.
 
@@ -358,23 +360,25 @@ def export(
     if (record is None) != (model is None) or (run is not None and record is not None):
         raise typer.BadParameter("either a run folder, or --record and --model", param_hint="RUN")  # noqa: EM101
     if record is not None:
-        _export_record(record, model, prefix, fix_input)
+        _export_record(record, model, prefix, fix_input, weight_only_form)
         return
     if run is None:
         raise typer.BadParameter("a run folder, or --record and --model, are needed", param_hint="RUN")  # noqa: EM101
     with progress_bar() as progress:
-        done = pipeline.export(run, fit=fit, prefix=prefix, progress=progress)
+        done = pipeline.export(run, fit=fit, prefix=prefix, weight_only_form=weight_only_form.value, progress=progress)
     _print_files(done, fit)
 
 
-def _export_record(record: Path, model: Path | None, prefix: str | None, fix_input: list[str] | None) -> None:
+def _export_record(
+    record: Path, model: Path | None, prefix: str | None, fix_input: list[str] | None, form: WeightOnlyFormName
+) -> None:
     from calibrant.console import print_note
     from calibrant.rebuild import export_record
 
     if model is None:
         raise typer.BadParameter("the record's float model is needed", param_hint="--model")  # noqa: EM101
     files = export_record(
-        record, model, prefix or model.stem, fix_input=fixed_inputs(fix_input),
+        record, model, prefix or model.stem, fix_input=fixed_inputs(fix_input), weight_only_form=form.value,
         notice=lambda event: print_note(event.severity, event.layer, event.message),
     )  # fmt: skip
     _print_paths(files)

@@ -8,6 +8,7 @@ import polars as pl
 
 from calibrant.export.quantized_layer import QuantizedLayer
 from calibrant.export.quantized_tensor import QuantizedTensor, in_order
+from calibrant.export.weight_only import WeightOnlyLayer
 from calibrant.ingest.layers import Layer, layer_rows_of
 from calibrant.ingest.model import PreparedModel
 from calibrant.ingest.nodes import model_nodes
@@ -33,14 +34,28 @@ def check_plan(config: QuantConfig, prepared: PreparedModel) -> Plan:
 
 
 def quantized_layers(run: Run, prepared: PreparedModel, fit: str) -> list[QuantizedLayer]:
-    """Join the layers of the prepared model with their scales of one fit, in topological order."""
+    """Join the layers that are quantized with their data with their scales of one fit, in topological order."""
     frame = run.read("quant_params").filter(pl.col("layer_id").is_not_null(), fit=fit)
     by_layer = {int(key[0]): part for key, part in frame.partition_by("layer_id", as_dict=True).items()}
+    measured = set(frame.filter(role="data")["layer_id"])
     balance = run.read("balance").filter(fit=fit).sort("layer_id", "channel")
     return [
         _quantized(layer, by_layer[layer.layer_id], balance.filter(layer_id=layer.layer_id))
         for layer in prepared.layers
-        if layer.layer_id in by_layer
+        if layer.layer_id in measured
+    ]
+
+
+def weight_only_layers(run: Run, prepared: PreparedModel, fit: str) -> list[WeightOnlyLayer]:
+    """Join the layers whose weight alone a fit quantizes with its scales and offsets, in topological order."""
+    rows = run.read("quant_params").filter(fit=fit)
+    measured = set(rows.filter(role="data")["layer_id"])
+    weights = rows.filter(~pl.col("layer_id").is_in(measured), role="weight").sort("layer_id", "channel")
+    by_layer = {int(key[0]): part for key, part in weights.partition_by("layer_id", as_dict=True).items()}
+    return [
+        WeightOnlyLayer(layer, part["scale"].to_numpy(), part["offset"].to_numpy(), int(part["bits"][0]))
+        for layer in prepared.layers
+        if (part := by_layer.get(layer.layer_id)) is not None
     ]
 
 
@@ -65,6 +80,7 @@ def _quantized(layer: Layer, frame: pl.DataFrame, balance: pl.DataFrame) -> Quan
         data_bits=int(data["bits"]),
         scale_w=np.asarray(scale_w, np.float32),
         weight_bits=int(weight["bits"][0]) if weight.height else 8,
+        cluster=tuple(frame.filter(role="cluster").sort("channel")["offset"]),
         balance=np.asarray(balance["factor"].to_numpy(), np.float32) if balance.height else None,
     )
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from calibrant.balancing import Activations
     from calibrant.export.report import VerifyReport
+    from calibrant.export.weight_only import WeightOnlyForm
     from calibrant.ingest.data import Data, DataSource
     from calibrant.ingest.model import PreparedModel
     from calibrant.proto.json_config import JsonConfig
@@ -457,7 +458,12 @@ def _fit_record(run: Run, fit: str) -> FitRecord:
 
 
 def export(
-    run: "PathLike | Run", *, fit: str = "default", prefix: PathLike | None = None, progress: Progress = no_progress
+    run: "PathLike | Run",
+    *,
+    fit: str = "default",
+    prefix: PathLike | None = None,
+    weight_only_form: "WeightOnlyForm" = "dequantize",
+    progress: Progress = no_progress,
 ) -> Run:
     """Write the fake-quant model, the deploy model, the record, the node map and the configuration of a fit.
 
@@ -466,6 +472,8 @@ def export(
         fit: name of the fit.
         prefix: path prefix of the five files, by default ``RUN/export/<model stem>``; an empty base name
             (``out/``) gives AMCT's ``out/deploy_model.onnx``.
+        weight_only_form: how weights that are quantized alone become float again: ``dequantize`` (DequantizeLinear, where one scale
+            holds for the weight and the opset is 10 to 15, else as for ``mul``) or ``mul`` (Cast, Sub and Mul).
         progress: called as ``progress(stage, done, total)``.
 
     Returns:
@@ -476,7 +484,7 @@ def export(
         ExportError: the files cannot be written.
     """
     from calibrant.export.files import absolute_prefix, write_export
-    from calibrant.handover import config_text, quantized_layers, quantized_tensors
+    from calibrant.handover import config_text, quantized_layers, quantized_tensors, weight_only_layers
     from calibrant.ingest.model import load_prepared
 
     opened = open_run(run)
@@ -488,15 +496,21 @@ def export(
         prepared = load_prepared(opened.model_folder)
         layers = quantized_layers(opened, prepared, fit)
         text, tensors = config_text(opened, prepared, fit), quantized_tensors(opened, prepared, fit)
-        write_export(prepared, layers, place, text, tensors)
+        alone = weight_only_layers(opened, prepared, fit)
+        write_export(prepared, layers, place, text, tensors, weight_only=alone, weight_only_form=weight_only_form)
     progress("export", 1, 1)
-    opened.replace_events(["export"], fit, [])
+    opened.replace_events(["export"], fit, _config_gaps(len(alone)))
     fits = {
         **opened.info.fits,
         fit: replace(record, prefix=absolute_prefix(place)),
     }
     opened.update_info(seconds=seconds, fits=fits)
     return opened
+
+
+def _config_gaps(alone: int) -> list[Event]:
+    text = f"config.json has no key for weight_compress_only: there the {alone} layers are quantized with their data"
+    return [Event("export", "warn", text)] if alone else []
 
 
 def _default_prefix(run: Run, fit: str) -> str:
@@ -609,6 +623,7 @@ def run(
     restart: bool = False,
     strict_amct: bool = False,
     matmul_per_channel: bool = False,
+    weight_only_form: "WeightOnlyForm" = "dequantize",
     progress: Progress = no_progress,
 ) -> Run:
     """Capture, fit, export and verify in one go.
@@ -626,6 +641,7 @@ def run(
         restart: replace an existing run.
         strict_amct: as for `fit`.
         matmul_per_channel: as for `fit`.
+        weight_only_form: as for `export`.
         progress: called as ``progress(stage, done, total)``.
 
     Returns:
@@ -646,7 +662,7 @@ def run(
     )
     again = second_pass(captured, source, progress)
     fitted = _fit(captured, settings, fit, exact=False, strict_amct=strict_amct, progress=progress, again=again)
-    exported = export(fitted, fit=fit, prefix=prefix, progress=progress)
+    exported = export(fitted, fit=fit, prefix=prefix, weight_only_form=weight_only_form, progress=progress)
     verify(exported, fit=fit, progress=progress)
     return exported
 

@@ -13,6 +13,8 @@ from calibrant.export.quantized_layer import QuantizedLayer
 from calibrant.export.quantized_tensor import QuantizedTensor
 from calibrant.export.record_layers import check_record, fusion_skips, layers_of_record
 from calibrant.export.record_tensors import tensors_of_record
+from calibrant.export.record_weights import weights_of_record
+from calibrant.export.weight_only import WeightOnlyForm, WeightOnlyLayer
 from calibrant.ingest.layers import layer_rows_of
 from calibrant.ingest.model import PreparedModel, initializer_value, prepare_model
 from calibrant.proto.json_config import format_json_config
@@ -26,6 +28,7 @@ from calibrant.stats.events import Event
 
 PathLike = str | os.PathLike[str]
 Notice = Callable[[Event], None]
+Exported = QuantizedLayer | WeightOnlyLayer
 
 
 def export_record(
@@ -36,6 +39,7 @@ def export_record(
     do_fusion: bool = True,
     skip_fusion_layers: Sequence[str] = (),
     fix_input: Mapping[str, str | int | float] | None = None,
+    weight_only_form: WeightOnlyForm = "dequantize",
     notice: Notice | None = None,
 ) -> ExportedFiles:
     """Write the five files of an export with the scales of a record; nothing is calibrated.
@@ -50,6 +54,7 @@ def export_record(
         do_fusion: whether BatchNormalization is fused, as when the record was made.
         skip_fusion_layers: convolutions that are not fused, besides those that the record marks with ``skip_fusion: true``.
         fix_input: inputs to turn into constants, as when the record was made.
+        weight_only_form: how weights without data become float again, as for `calibrant.export`.
         notice: called with each event: the flavour, warnings, what stays in float.
 
     Returns:
@@ -71,11 +76,14 @@ def export_record(
     warnings = check_record(file.entries, prepared.layers, nodes, source=file.source)
     quantized = layers_of_record(file.entries, prepared.layers, file.prunes, source=file.source)
     tensors = tensors_of_record(file.entries, prepared, quantized)
-    for event in (*prepared.events, *_events(file, prepared, quantized), *warnings):
+    alone = weights_of_record(file.entries, prepared.layers)
+    for event in (*prepared.events, *_events(file, prepared, [*quantized, *alone]), *warnings):
         if notice is not None:
             notice(event)
-    text = _config_text(prepared, quantized, tensors, do_fusion=do_fusion, skips=skips)
-    return write_export(prepared, quantized, os.fspath(prefix), text, tensors)
+    text = _config_text(prepared, [*quantized, *alone], tensors, do_fusion=do_fusion, skips=skips)
+    return write_export(
+        prepared, quantized, os.fspath(prefix), text, tensors, weight_only=alone, weight_only_form=weight_only_form
+    )
 
 
 def _skips(
@@ -89,7 +97,7 @@ def _skips(
     return (*given, *(name for name in marked if name not in given))
 
 
-def _events(file: RecordFile, prepared: PreparedModel, quantized: Sequence[QuantizedLayer]) -> list[Event]:
+def _events(file: RecordFile, prepared: PreparedModel, quantized: Sequence[Exported]) -> list[Event]:
     found = [
         Event("export", "info", f"{file.source}: a record of the {file.flavour} flavour, {len(file.entries)} entries")
     ]
@@ -97,19 +105,19 @@ def _events(file: RecordFile, prepared: PreparedModel, quantized: Sequence[Quant
     return [*found, *_wide(file, quantized), *_other_types(file, prepared, quantized), *_in_float(prepared, quantized)]
 
 
-def _wide(file: RecordFile, quantized: Sequence[QuantizedLayer]) -> list[Event]:
-    wide = [item.layer.name for item in quantized if item.data_bits > 8]
+def _wide(file: RecordFile, quantized: Sequence[Exported]) -> list[Event]:
+    wide = [item.layer.name for item in quantized if isinstance(item, QuantizedLayer) and item.data_bits > 8]
     text = f"{file.source}: act_type INT16 of {len(wide)} layers: the models have it, but ATC refuses it today"
     return [Event("export", "warn", text, layer=wide[0])] if wide else []
 
 
-def _other_types(file: RecordFile, prepared: PreparedModel, quantized: Sequence[QuantizedLayer]) -> list[Event]:
+def _other_types(file: RecordFile, prepared: PreparedModel, quantized: Sequence[Exported]) -> list[Event]:
     entries = {entry.key: entry for entry in file.entries}
     pairs = ((item, _other_type(entries[item.layer.name], prepared, item)) for item in quantized)
     return [Event("export", "warn", text, layer=item.layer.name) for item, text in pairs if text]
 
 
-def _other_type(entry: RecordEntry, prepared: PreparedModel, quantized: QuantizedLayer) -> str | None:
+def _other_type(entry: RecordEntry, prepared: PreparedModel, quantized: Exported) -> str | None:
     weight = quantized.layer.weight
     if weight is None or entry.op_data_type is None:
         return None
@@ -120,7 +128,7 @@ def _other_type(entry: RecordEntry, prepared: PreparedModel, quantized: Quantize
     return f"{place}: op_data_type is {entry.op_data_type}, but the layer computes in {actual}, which holds"
 
 
-def _in_float(prepared: PreparedModel, quantized: Sequence[QuantizedLayer]) -> list[Event]:
+def _in_float(prepared: PreparedModel, quantized: Sequence[Exported]) -> list[Event]:
     named = {item.layer.name for item in quantized}
     left = [layer.name for layer in prepared.layers if layer.quantizable and layer.name not in named]
     if not left:
@@ -133,13 +141,15 @@ def _in_float(prepared: PreparedModel, quantized: Sequence[QuantizedLayer]) -> l
 
 def _config_text(
     prepared: PreparedModel,
-    quantized: Sequence[QuantizedLayer],
+    quantized: Sequence[Exported],
     tensors: Sequence[QuantizedTensor],
     *,
     do_fusion: bool,
     skips: tuple[str, ...],
 ) -> str:
-    offset = any(item.offset_d for item in quantized) or any(tensor.offset_d for tensor in tensors)
+    offset = any(item.offset_d for item in quantized if isinstance(item, QuantizedLayer)) or any(
+        tensor.offset_d for tensor in tensors
+    )
     config = QuantConfig(do_fusion=do_fusion, skip_fusion_layers=skips, activation_offset=offset)
     plan = resolve_plan(config, layer_rows_of(prepared, None))
     by_id = {item.layer.layer_id: item for item in quantized}
@@ -154,15 +164,21 @@ def _planned_tensor(tensor: QuantizedTensor) -> TensorPlan:
     return TensorPlan(tensor.node, "", tensor.input_index, data, "record", "record")
 
 
-def _planned(row: LayerPlan, quantized: QuantizedLayer | None) -> LayerPlan:
+def _planned(row: LayerPlan, quantized: Exported | None) -> LayerPlan:
     if quantized is None:
         return replace(row, enabled=False)
-    data = replace(row.data, bits=quantized.data_bits, asymmetric=quantized.offset_d != 0)
     per_channel = quantized.scale_w.size > 1 or (row.weight.channel_wise and quantized.layer.channels_out == 1)
     weight = replace(row.weight, bits=quantized.weight_bits, channel_wise=per_channel)
-    if quantized.cluster:
-        weight = replace(weight, algorithm="nuq", num_steps=len(quantized.cluster), num_of_iteration=1)
-    return replace(row, enabled=True, data=data, weight=weight)
+    row = replace(row, enabled=True, weight=weight)
+    return _planned_data(row, quantized) if isinstance(quantized, QuantizedLayer) else row
+
+
+def _planned_data(row: LayerPlan, quantized: QuantizedLayer) -> LayerPlan:
+    data = replace(row.data, bits=quantized.data_bits, asymmetric=quantized.offset_d != 0)
+    if not quantized.cluster:
+        return replace(row, data=data)
+    steps = len(quantized.cluster)
+    return replace(row, data=data, weight=replace(row.weight, algorithm="nuq", num_steps=steps, num_of_iteration=1))
 
 
 __all__ = ["Notice", "export_record"]

@@ -31,13 +31,12 @@ def check_fit(run: Run, fit: str, files: ExportedFiles) -> None:
             raise ExportError(message)
 
 
-Scales = tuple[float, int, tuple[float, ...], tuple[float, ...]]  # scale_d, offset_d, scale_w, balance factors
+Scales = tuple[float | None, int, tuple[float, ...], tuple[float, ...]]  # scale_d, offset_d, scale_w, balance factors
 
 
 def _entry_scales(entry: RecordEntry) -> Scales:
-    scale_d = float("nan") if entry.scale_d is None else float(entry.scale_d)
     return (
-        scale_d,
+        None if entry.scale_d is None else float(entry.scale_d),
         entry.offset_d or 0,
         tuple(map(float, entry.scale_w)),
         tuple(map(float, entry.tensor_balance_factor)),
@@ -60,7 +59,8 @@ def _fit_scales(run: Run, fit: str) -> dict[str, Scales]:
         .items()
     }
     data = rows.filter(role="data").select("layer_id", "scale", "offset")
-    layers = {
+    alone: dict[str, Scales] = {names[layer]: (None, 0, scales, ()) for layer, scales in weights.items()}
+    layers = alone | {
         names[layer]: (scale, offset, weights.get(layer, (1.0,)), factors.get(layer, ()))
         for layer, scale, offset in data.iter_rows()
     }

@@ -156,7 +156,7 @@ SHOWN: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             "weight_only": True,
             "weight_only_decided_by": 'override_layer_types "Gemm"',
-            "not_applied": "weight_compress_only: true",
+            "not_applied": None,
         },
     ),
     "search_range_start": (common("ifmr_quantize { search_range_start: 0.6 }"), "fc", {"search_range_start": 0.6}),
@@ -239,10 +239,6 @@ TOLD = {
         of_layer("conv", "\nada_quantize { }"),
         f"quant.cfg:2:1: ada_quantize {NOT_APPLIED}: ARQ quantizes the weights to 8 bits (1 layer: 'conv')",
     ),
-    "weight_compress_only": (
-        of_type("Gemm", "\nweight_compress_only: true"),
-        f"quant.cfg:2:1: weight_compress_only: true {NOT_APPLIED}: the data is quantized as well, and the weights",
-    ),
 }
 
 
@@ -265,7 +261,7 @@ def test_the_applied_plan_has_nothing_that_is_not_applied() -> None:
         assert applied.not_applied == ()
         assert applied.data.bits == one.data.bits
         assert applied.weight.algorithm in ("arq", "nuq", "none")
-        assert (applied.weight.asymmetric, applied.weight_only) == (False, False)
+        assert (applied.weight.asymmetric, applied.weight_only) == (one.weight.asymmetric, one.weight_only)
         assert applied.migration_strength == one.migration_strength
     plain = resolve("").rows[0]
     assert plain.applied == plain
@@ -379,10 +375,35 @@ def test_weight_asymmetric_without_weights_alone_is_an_error() -> None:
 
 def test_settings_of_the_data_mean_nothing_where_weights_alone_are_quantized() -> None:
     plan = resolve(of_layer("fc", "weight_compress_only: true\nifmr_quantize { }"))
-    assert warnings(plan)[-2] == (
+    assert warnings(plan)[-1] == (
         'quant.cfg:2:1: override_layer_configs "fc": ifmr_quantize has no effect on a layer with weight_compress_only: true'
         " (1 layer): it asks for the weights alone"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "columns"),
+    [
+        ("arq_quantize { quant_bits: 4 }", "quant_bits: 4 has no effect on", {"weight_bits": 8}),
+        ("nuq_quantize { }", "nuq_quantize has no effect on", {"weight_algorithm": "arq"}),
+        ("dmq_balancer { }", "dmq_balancer has no effect on", {"migration_strength": None}),
+    ],
+)
+def test_what_a_weight_alone_cannot_have(text: str, words: str, columns: dict[str, Any]) -> None:
+    plan = resolve(of_layer("fc", f"weight_compress_only: true {text}"))
+    assert any(f"{words} a layer with weight_compress_only: true (1 layer)" in told for told in warnings(plan))
+    found = cells(plan, "fc")
+    assert {name: found[name] for name in columns} == columns
+
+
+def test_a_pool_without_its_data_stays_in_float() -> None:
+    plan = resolve(common("weight_compress_only: true"))
+    found = cells(plan, "pool")
+    assert (found["enabled"], found["enabled_decided_by"]) == (False, "common_config")
+    assert found["reason"] == "weight_compress_only: true, and it has no weight"
+    words = "weight_compress_only: true has no effect on AveragePool (1 layer): it has no weight and stays in float"
+    assert any(words in told for told in warnings(plan))
+    assert cells(plan, "conv")["enabled"]
 
 
 # What only some layers can have

@@ -125,7 +125,7 @@ REJECTED = {
     "balance factor": (value("tensor_balance_factor: inf"), "3:10", "tensor_balance_factor is inf"),
     "offset beyond int8": (value("scale_d: 1 offset_d: 128"), "3:21", "offset_d is 128; a number from -128 to 127"),
     "offset beyond int16": (value('offset_d: 32768 act_type: "INT16"'), "3:10", "offset_d is 32768"),
-    "weight offset": (value("scale_w: 1 offset_w: 2"), "3:21", "offset_w is 2; 0 is expected"),
+    "weight offset": (value("scale_d: 1 scale_w: 1 offset_w: 2"), "3:32", "offset_w is 2; 0 is expected"),
     "uneven lengths": (value("scale_w: 1 scale_w: 1 offset_w: 0"), "3:32", "1 offset_w for 2 scale_w"),
     "not a record": ("scale_d: 0.5", "1:1", "unknown field 'scale_d'"),
 }

@@ -12,7 +12,8 @@ import onnx_ir as ir
 from calibrant.export.graph_edit import Names, add_initializer, export_clone, into_memory
 from calibrant.export.quantized_layer import EncodedLayer
 from calibrant.export.quantized_tensor import EncodedTensor
-from calibrant.export.rewrite import Chain, Encoded, Placement, TensorPlacement, rewrite
+from calibrant.export.rewrite import AnyPlacement, Chain, Encoded, rewrite
+from calibrant.export.weight_only import EncodedWeight
 from calibrant.ingest.model import PreparedModel
 from calibrant.quantizers.affine import CodeArray
 
@@ -83,9 +84,12 @@ class DeployForm:
 
 
 def build_deploy(
-    prepared: PreparedModel, layers: Sequence[EncodedLayer], tensors: Sequence[EncodedTensor] = ()
-) -> tuple[ir.Model, tuple[Placement | TensorPlacement, ...]]:
+    prepared: PreparedModel,
+    layers: Sequence[EncodedLayer],
+    tensors: Sequence[EncodedTensor] = (),
+    weights: Sequence[EncodedWeight] = (),
+) -> tuple[ir.Model, tuple[AnyPlacement, ...]]:
     """Return the deploy model and where its additions stand; the opset of the source model is kept."""
     model = export_clone(prepared)
-    placements = rewrite(DeployForm(model), layers, tensors)
+    placements = rewrite(DeployForm(model), layers, tensors, weights)
     return into_memory(model), placements

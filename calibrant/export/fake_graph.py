@@ -16,6 +16,7 @@ from calibrant.export.integer_layers import Array
 from calibrant.export.model_inputs import check_feeds, describe_feeds
 from calibrant.export.proto_graph import run_session, session_of
 from calibrant.export.static_shapes import elements_of
+from calibrant.export.weight_only_graph import WeightOnlyNode
 from calibrant.proto.record import RecordEntry
 
 _CHAIN = ("Sub", "Clip", "Add", "Round", "Mul")  # from the layer backwards to the float data
@@ -228,12 +229,12 @@ class FakeRunner:
     The layers are exposed in groups, in the order in which they are asked for; of one feed, one group is held at a time.
     """
 
-    def __init__(self, path: Path, layers: Sequence[FakeLayer | FakePair]) -> None:
+    def __init__(self, path: Path, layers: Sequence[FakeLayer | FakePair | WeightOnlyNode]) -> None:
         self._model = onnx.load(path, load_external_data=False)
         self._folder = str(path.parent) if Path(f"{path}.data").is_file() else None
         self._outputs = [value.name for value in self._model.graph.output]
         self._layers = layers
-        self._group_of: dict[FakeLayer | FakePair, int] = {}
+        self._group_of: dict[FakeLayer | FakePair | WeightOnlyNode, int] = {}
         self._exposed: list[list[str]] = []
         self._sessions: dict[int, ort.InferenceSession] = {}
         self._feeds: Mapping[str, Array] = {}
@@ -272,7 +273,7 @@ class FakeRunner:
             self._group_of[layer] = len(groups) - 1
         self._exposed = [sorted(group) for group in groups]
 
-    def values(self, layer: FakeLayer | FakePair) -> tuple[Array, Array, Array]:
+    def values(self, layer: FakeLayer | FakePair | WeightOnlyNode) -> tuple[Array, Array, Array]:
         """Return the float data, the integer-valued data and the float output of a layer or input."""
         number = self._group_of[layer]
         if self._held[0] != number:

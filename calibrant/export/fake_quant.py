@@ -16,7 +16,8 @@ from calibrant.errors import ExportError
 from calibrant.export.graph_edit import Names, add_initializer, export_clone, into_memory
 from calibrant.export.quantized_layer import EncodedLayer
 from calibrant.export.quantized_tensor import EncodedTensor
-from calibrant.export.rewrite import Chain, Encoded, Placement, TensorPlacement, rewrite
+from calibrant.export.rewrite import AnyPlacement, Chain, Encoded, rewrite
+from calibrant.export.weight_only import EncodedWeight
 from calibrant.ingest.model import PreparedModel
 from calibrant.quantizers.affine import CodeArray, Float32Array, code_range
 
@@ -104,8 +105,11 @@ class FakeQuantForm:
 
 
 def build_fake_quant(
-    prepared: PreparedModel, layers: Sequence[EncodedLayer], tensors: Sequence[EncodedTensor] = ()
-) -> tuple[ir.Model, tuple[Placement | TensorPlacement, ...]]:
+    prepared: PreparedModel,
+    layers: Sequence[EncodedLayer],
+    tensors: Sequence[EncodedTensor] = (),
+    weights: Sequence[EncodedWeight] = (),
+) -> tuple[ir.Model, tuple[AnyPlacement, ...]]:
     """Return the fake-quant model and where its additions stand.
 
     The opset is that of the source model, raised to 11 where it is older.
@@ -114,7 +118,7 @@ def build_fake_quant(
         ExportError: the opset cannot be raised.
     """
     model = _raise_opset(export_clone(prepared))
-    placements = rewrite(FakeQuantForm(model), layers, tensors)
+    placements = rewrite(FakeQuantForm(model), layers, tensors, weights)
     return into_memory(model), placements
 
 

@@ -17,6 +17,7 @@ from calibrant.export.quant_map import format_quant_map
 from calibrant.export.quantized_layer import EncodedLayer, QuantizedLayer, encode_layer
 from calibrant.export.quantized_tensor import EncodedTensor, QuantizedTensor, encode_tensor
 from calibrant.export.record_layers import kept_apart
+from calibrant.export.weight_only import EncodedWeight, WeightOnlyForm, WeightOnlyLayer, encode_weight, weight_entry
 from calibrant.ingest.model import PreparedModel
 from calibrant.proto.record import RecordEntry, format_record
 
@@ -78,6 +79,9 @@ def write_export(
     prefix: Path | str,
     config_json: str,
     tensors: Sequence[QuantizedTensor] = (),
+    *,
+    weight_only: Sequence[WeightOnlyLayer] = (),
+    weight_only_form: WeightOnlyForm = "dequantize",
 ) -> ExportedFiles:
     """Write both models, record, map and configuration; existing files of that prefix are replaced, all or none.
 
@@ -87,18 +91,24 @@ def write_export(
         prefix: folder and beginning of the file names; parents are created.
         config_json: text of ``PREFIX_config.json``.
         tensors: inputs of other nodes to quantize, in the order of their entries in the record.
+        weight_only: layers whose weight alone is quantized, in any order.
+        weight_only_form: how both models make such weights float again, as for `encode_weight`.
 
     Raises:
         ExportError: nothing to quantize, a layer named twice, a bias outside int32, or a folder that cannot be written.
     """
-    _check_layers(quantized, tensors)
+    _check_layers((*quantized, *weight_only), tensors)
     files = export_files(prefix)
     encoded = [encode_layer(prepared, layer) for layer in sorted(quantized, key=lambda item: item.layer.layer_id)]
     inputs = [encode_tensor(prepared, tensor) for tensor in tensors]
-    deploy, placements = build_deploy(prepared, encoded, inputs)
-    fake_quant, _ = build_fake_quant(prepared, encoded, inputs)
+    weights = [
+        encode_weight(prepared, one, weight_only_form)
+        for one in sorted(weight_only, key=lambda item: item.layer.layer_id)
+    ]
+    deploy, placements = build_deploy(prepared, encoded, inputs, weights)
+    fake_quant, _ = build_fake_quant(prepared, encoded, inputs, weights)
     quant_map = format_quant_map(deploy, placements, prepared.original_nodes, _split(prefix)[1])
-    record = format_record([*record_entries(encoded, kept_apart(prepared)), *map(tensor_entry, inputs)])
+    record = format_record([*_layer_entries(encoded, weights, kept_apart(prepared)), *map(tensor_entry, inputs)])
     writers: dict[str, Callable[[Path], None]] = {
         files.fake_quant.name: lambda path: _save_model(fake_quant, path),
         files.deploy.name: lambda path: _save_model(deploy, path),
@@ -130,6 +140,15 @@ def record_entries(encoded: Sequence[EncodedLayer], unfused: Collection[str] = (
     ]
 
 
+def _layer_entries(
+    encoded: Sequence[EncodedLayer], weights: Sequence[EncodedWeight], unfused: Collection[str]
+) -> list[RecordEntry]:
+    """Return the record of all layers, in their topological order."""
+    found = dict(zip((item.layer.layer_id for item in encoded), record_entries(encoded, unfused), strict=True))
+    found |= {item.layer.layer_id: weight_entry(item, unfused=item.layer.name in unfused) for item in weights}
+    return [found[number] for number in sorted(found)]
+
+
 def tensor_entry(encoded: EncodedTensor) -> RecordEntry:
     """Return the record of an input: as in AMCT's files, its scale and offset alone."""
     quantized = encoded.quantized
@@ -149,7 +168,7 @@ def _factors(encoded: EncodedLayer) -> tuple[np.float32, ...]:
     return () if factors is None else tuple(np.float32(factor) for factor in factors)
 
 
-def _check_layers(quantized: Sequence[QuantizedLayer], tensors: Sequence[QuantizedTensor]) -> None:
+def _check_layers(quantized: Sequence[QuantizedLayer | WeightOnlyLayer], tensors: Sequence[QuantizedTensor]) -> None:
     names = [*(item.layer.name for item in quantized), *(tensor.key for tensor in tensors)]
     biases = {item.layer.bias_node: item.layer.name for item in quantized if item.layer.bias_node is not None}
     for tensor in tensors:

@@ -186,14 +186,15 @@ class IntegerLayer:
         if weight is None:
             return self._pool(data)
         kernel = weight.astype(number)
-        total = self._multiply(data, kernel)
+        total = self.multiply(data, kernel)
         if bias is not None:
             convolution = self.op_type in {"Conv", "ConvTranspose"}
             shape = (-1, *[1] * (total.ndim - 2)) if convolution else bias.shape
             total = total + bias.astype(number).reshape(shape)
         return total, None
 
-    def _multiply(self, data: Array, kernel: Array) -> Array:
+    def multiply(self, data: Array, kernel: Array) -> Array:
+        """Return the layer's sums of products, without its bias, for data and weight of one float type."""
         if self.op_type == "Conv":
             window = resolve_window(self.attributes, kernel.shape[2:], data.shape[2:])
             return convolve(data, kernel, window, self.groups)

@@ -13,11 +13,14 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, numpy_helper
 
+from calibrant.errors import ExportError
 from calibrant.export.balance import balance_fault
 from calibrant.export.integer_layers import INTEGER_OPS
 from calibrant.export.proto_graph import attributes_of, default_opset, values_read
 from calibrant.export.quantized_layer import dequant_scales
 from calibrant.export.static_shapes import ranks_of
+from calibrant.export.weight_only import DEQUANTIZE_OPSETS, is_weight_only
+from calibrant.export.weight_only_graph import codes_behind, read_weight_only
 from calibrant.proto.record import RecordEntry
 
 _OPSETS = (8, 22)  # ATC looks operators up as ai.onnx::<opset>::<type> and knows these
@@ -285,8 +288,8 @@ def _record(graph: _Graph) -> Iterator[Finding]:
     for name in sorted(quantized.keys() - graph.record.keys()):
         yield Finding("error", name, "is quantized, but the record has no entry for it")
     for key, entry in graph.record.items():
-        if entry.is_tensor_quantize:
-            continue  # the rule of the pairs looks at it
+        if entry.is_tensor_quantize or is_weight_only(entry):
+            continue  # the rules of the pairs and of weights alone look at it
         if key not in quantized:
             yield Finding("error", key, "has a record entry, but no quantized layer of the model has this name")
         else:
@@ -315,6 +318,29 @@ def _entry(graph: _Graph, layer: onnx.NodeProto, entry: RecordEntry) -> Iterator
         yield Finding("error", entry.key, fault)
     if any(entry.offset_w):
         yield Finding("error", entry.key, "offset_w must be 0: weights are symmetric")
+
+
+def _weights_alone(graph: _Graph) -> Iterator[Finding]:
+    """Each weight that is quantized without its data is made float again as the record says, by nodes that ATC has parsers for."""
+    for entry in filter(is_weight_only, graph.record.values()):
+        try:
+            node = read_weight_only(graph.model, entry.key)
+        except ExportError as error:
+            yield Finding("error", entry.key, str(error))
+            continue
+        yield from (Finding("error", entry.key, fault) for fault in node.faults(entry))
+    for node in (node for node in graph.nodes if node.op_type in INTEGER_OPS and not graph.is_quantized(node)):
+        said = graph.record.get(node.name)
+        made = graph.producers.get(node.input[1]) if len(node.input) > 1 else None
+        if codes_behind(node, graph.producers, graph.initializers) is None or made is None:
+            continue
+        if graph.record and (said is None or not is_weight_only(said)):
+            yield Finding("error", _name(node), "its weight is quantized alone, but the record does not say so")
+        opset, (low, high) = default_opset(graph.model), DEQUANTIZE_OPSETS
+        if made.op_type == "DequantizeLinear" and not low <= opset <= high:
+            yield Finding(
+                "warn", _name(made), f"DequantizeLinear of opset {opset}; ATC has a parser for {low} to {high}"
+            )
 
 
 def _pairs(graph: _Graph) -> Iterator[Finding]:
@@ -403,5 +429,5 @@ def _name(node: onnx.NodeProto) -> str:
 
 _RULES: tuple[Rule, ...] = (
     _opset, _domains, _order, _names, _attributes, _quantizers, _code_readers, _layers, _words, _float_types,
-    _record, _pairs, _ranks,
+    _record, _pairs, _weights_alone, _ranks,
 )  # fmt: skip

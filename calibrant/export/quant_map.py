@@ -9,14 +9,15 @@ from typing import Any
 
 import onnx_ir as ir
 
-from calibrant.export.rewrite import Placement, TensorPlacement
+from calibrant.export.rewrite import AnyPlacement, Placement, TensorPlacement
+from calibrant.export.weight_only import WeightPlacement
 
 Json = dict[str, Any]
 
 
 def format_quant_map(
     deploy: ir.Model,
-    placements: Sequence[Placement | TensorPlacement],
+    placements: Sequence[AnyPlacement],
     original_nodes: Mapping[str, tuple[str, ...]],
     name: str,
 ) -> str:
@@ -46,7 +47,7 @@ def _items(graph: ir.Graph) -> Iterator[tuple[str, str]]:
 
 
 def _origins(
-    placements: Sequence[Placement | TensorPlacement], original_nodes: Mapping[str, tuple[str, ...]]
+    placements: Sequence[AnyPlacement], original_nodes: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """Source nodes by item; a shared quantizer stands for the first of its layers, a MatMul's dequantizer for its Add as well."""
     origins: dict[str, tuple[str, ...]] = {}
@@ -57,6 +58,9 @@ def _origins(
             origins[placement.antiquantizer] = own
             continue
         layer = placement.encoded.layer
+        if isinstance(placement, WeightPlacement):
+            origins.update(dict.fromkeys((layer.name, *placement.names), _original(layer.name, original_nodes)))
+            continue
         own = _original(layer.name, original_nodes)
         whole = own if layer.bias_node is None else own + _original(layer.bias_node, original_nodes)
         origins[layer.name] = own

@@ -12,6 +12,8 @@ import onnx_ir as ir
 
 from calibrant.errors import ConfigError, nearest
 from calibrant.export.quantized_layer import QuantizedLayer
+from calibrant.export.record_weights import check_weight_entry, weight_only_events
+from calibrant.export.weight_only import is_weight_only
 from calibrant.ingest.layers import Layer
 from calibrant.ingest.model import PreparedModel
 from calibrant.ingest.passes.batch_norm import chain_of
@@ -52,7 +54,8 @@ def check_record(
             _check_tensor(entry, {*nodes, *by_name})
         else:
             _check_entry(entry, _layer_of(entry, by_name, nodes))
-    return (*(Event(_STAGE, note.severity, note.message) for note in notes), *_columns(entries, by_name))
+    events = [*_columns(entries, by_name), *weight_only_events(entries)]
+    return (*(Event(_STAGE, note.severity, note.message) for note in notes), *events)
 
 
 def _columns(entries: Sequence[RecordEntry], by_name: Mapping[str, Layer]) -> list[Event]:
@@ -74,7 +77,7 @@ def layers_of_record(
     *,
     source: str = "record",
 ) -> list[QuantizedLayer]:
-    """Return the layers that a checked record quantizes, with its scales, in the order of `layers`.
+    """Return the layers that a checked record quantizes with their data, with its scales, in the order of `layers`.
 
     Args:
         entries: a record that passed `check_record` with these layers.
@@ -95,7 +98,7 @@ def layers_of_record(
     if not any(_quantizes(entry) for entry in entries):
         message = f"{source}: no entry has scales, so there is nothing to quantize"
         raise ConfigError(message)
-    by_key = {entry.key: entry for entry in entries if _quantizes(entry) and not entry.is_tensor_quantize}
+    by_key = {entry.key: entry for entry in entries if _has_data(entry)}
     return [_quantized(layer, by_key[layer.name]) for layer in layers if layer.name in by_key]
 
 
@@ -128,6 +131,11 @@ def _reject(entry: RecordEntry, field: str, text: str) -> NoReturn:
 
 def _quantizes(entry: RecordEntry) -> bool:
     return entry.scale_d is not None or bool(entry.scale_w)
+
+
+def _has_data(entry: RecordEntry) -> bool:
+    """Whether an entry quantizes a layer with its data, so neither an input of another node nor a weight alone."""
+    return _quantizes(entry) and not entry.is_tensor_quantize and not is_weight_only(entry)
 
 
 def _layer_of(entry: RecordEntry, by_name: Mapping[str, Layer], nodes: Collection[str]) -> Layer:
@@ -163,10 +171,13 @@ def _check_entry(entry: RecordEntry, layer: Layer) -> None:
     _check_factors(entry, layer)
     if not _quantizes(entry):
         return
-    for name in ("scale_d", "offset_d"):
+    if is_weight_only(entry):
+        check_weight_entry(entry, layer)
+    for name in () if is_weight_only(entry) else ("scale_d", "offset_d"):
         if getattr(entry, name) is None:
             _reject(entry, "key", f"no {name}; was the calibration completed? (offset_d: 0 where symmetric)")
     _check_lengths(entry, layer)
+    _check_levels(entry, layer)
     if layer.kernel_rank == 3 and layer.op_type.startswith("Conv") and entry.offset_d:
         _reject(entry, "offset_d", f"offset_d is {entry.offset_d}; 0 is expected, data of a 3-D kernel is symmetric")
     if layer.op_type == "AveragePool" and any(scale != 1 for scale in entry.scale_w):
@@ -220,15 +231,13 @@ def _unapplied(entry: RecordEntry) -> Iterator[tuple[str, str]]:
     """Yield what would change numbers; shifts of 0 change nothing."""
     if any(entry.shift_bit):
         yield "shift_bit", "shift_bit"
-    if entry.cluster:
-        yield "cluster", "cluster (non-uniform weights)"
     if entry.kv_scale or entry.kv_offset:
         yield "kv_cache_value", "kv_cache_value"
     if entry.scale_h is not None or entry.scale_r:
         yield ("scale_h" if entry.scale_h is not None else "scale_r"), "scales of an LSTM or GRU"
     if entry.fakequant_precision_mode == "FORCE_FP16_QUANT":
         yield "fakequant_precision_mode", "FORCE_FP16_QUANT"
-    for name in ("act_type", "wts_type", "dst_type"):
+    for name in ("act_type", "dst_type"):
         if getattr(entry, name) == "INT4":
             yield name, f"{name} INT4"
 
@@ -241,6 +250,7 @@ def _quantized(layer: Layer, entry: RecordEntry) -> QuantizedLayer:
         data_bits=_bits(entry.act_type),
         scale_w=np.array(entry.scale_w, np.float32),
         weight_bits=_bits(entry.wts_type),
+        cluster=entry.cluster,
         balance=np.array(entry.tensor_balance_factor, np.float32) if entry.tensor_balance_factor else None,
     )
     _check_products(entry, quantized)

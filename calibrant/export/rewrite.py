@@ -15,6 +15,7 @@ from calibrant.export.balance import multiply
 from calibrant.export.graph_edit import Names, replace_initializer, take_over
 from calibrant.export.quantized_layer import EncodedLayer
 from calibrant.export.quantized_tensor import EncodedTensor
+from calibrant.export.weight_only import EncodedWeight, WeightPlacement, place_weight
 from calibrant.quantizers.affine import CodeArray
 
 Encoded = EncodedLayer | EncodedTensor
@@ -50,6 +51,9 @@ class TensorPlacement:
     encoded: EncodedTensor
     quantizer: str
     antiquantizer: str
+
+
+AnyPlacement = Placement | TensorPlacement | WeightPlacement
 
 
 class Form(Protocol):
@@ -88,9 +92,12 @@ def quantizer_key(encoded: Encoded) -> QuantizerKey:
 
 
 def rewrite(
-    form: Form, layers: Sequence[EncodedLayer], tensors: Sequence[EncodedTensor] = ()
-) -> tuple[Placement | TensorPlacement, ...]:
-    """Quantize layers, then inputs of other nodes, of the form's graph in place; the graph stays topologically sorted.
+    form: Form,
+    layers: Sequence[EncodedLayer],
+    tensors: Sequence[EncodedTensor] = (),
+    weights: Sequence[EncodedWeight] = (),
+) -> tuple[AnyPlacement, ...]:
+    """Quantize layers, then inputs of other nodes and weights alone, of the form's graph in place; it stays topologically sorted.
 
     Raises:
         ExportError: a layer is not in the graph.
@@ -101,8 +108,9 @@ def rewrite(
     shared: dict[QuantizerKey, Chain] = {}
     placements = [_quantize(form, encoded, nodes, shared) for encoded in ordered]
     pairs = [_place_pair(form, encoded, _node(nodes, encoded.owner), shared) for encoded in tensors]
+    alone = [place_weight(form.graph, form.names, _node(nodes, one.layer.name), one) for one in weights]
     form.graph.sort()
-    return (*placements, *pairs)
+    return (*placements, *pairs, *alone)
 
 
 def _quantize(

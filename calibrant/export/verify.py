@@ -23,6 +23,9 @@ from calibrant.export.layer_tally import LayerTally
 from calibrant.export.lint import Finding, lint_deploy
 from calibrant.export.pair_tally import PairTally
 from calibrant.export.report import LayerCheck, VerifyReport
+from calibrant.export.weight_only import is_weight_only
+from calibrant.export.weight_only_graph import read_weight_only
+from calibrant.export.weight_only_tally import WeightOnlyTally
 from calibrant.proto.record import RecordEntry, read_record
 from calibrant.quantizers.affine import code_range
 from calibrant.stats.events import Progress, no_progress
@@ -93,14 +96,22 @@ class _Comparison:
         self._interpreter = interpreter
         self._graph = interpreter.graph
         self._files = files
-        reader = FakeReader(_load(files.fake_quant))
+        fake_quant = _load(files.fake_quant)
+        reader = FakeReader(fake_quant)
         self._fakes = {
             layer.name: reader.layer(layer.name, layer.bias_node, half=layer.half) for layer in interpreter.layers
         }
         self._pairs = {
             reader.pair(anti.node, anti.input_index, half=anti.half): anti for anti in self._graph.antiquantizers
         }
-        self._runner = FakeRunner(files.fake_quant, [*self._fakes.values(), *self._pairs])
+        alone = [entry for entry in record.values() if is_weight_only(entry)]
+        self._weights = {
+            (fake := read_weight_only(fake_quant, entry.key)): WeightOnlyTally(
+                read_weight_only(self._graph.model, entry.key), fake, entry
+            )
+            for entry in alone
+        }
+        self._runner = FakeRunner(files.fake_quant, [*self._fakes.values(), *self._pairs, *self._weights])
         self._pair_tallies = {
             fake: PairTally(self._graph.quantizer_of(anti), anti, fake, record.get(anti.key))
             for fake, anti in self._pairs.items()
@@ -124,13 +135,16 @@ class _Comparison:
         outputs = self._interpreter.run(filled, self._observe)
         for fake, tally in self._pair_tallies.items():
             tally.compare(*self._runner.values(fake))
+        for node, weight_tally in self._weights.items():
+            weight_tally.compare(*self._runner.values(node)[1:])
         for name, expected in self._runner.outputs.items():
             self._outputs.add(name, outputs[name], expected)
 
     def checks(self) -> tuple[LayerCheck, ...]:
-        """Return the checks so far: of the layers, then of inputs of other nodes."""
+        """Return the checks so far: of the layers, of inputs of other nodes, of layers whose weight alone is quantized."""
         layers = tuple(self._tallies[layer.name].check() for layer in self._interpreter.layers)
-        return (*layers, *(tally.check() for tally in self._pair_tallies.values()))
+        pairs = tuple(tally.check() for tally in self._pair_tallies.values())
+        return (*layers, *pairs, *(tally.check() for tally in self._weights.values()))
 
     @property
     def findings(self) -> list[Finding]:

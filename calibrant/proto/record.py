@@ -29,7 +29,7 @@ class RecordEntry:
         scale_d: step of the data, or None.
         offset_d: offset of the data (-128 for ReLU outputs at 8 bits, 0 where symmetric), or None.
         scale_w: steps of the weight: one, or one an output channel; 1.0 for AveragePool.
-        offset_w: as many zeros: weights are symmetric.
+        offset_w: as many zeros: weights are symmetric; only where the weight alone is quantized (no scale_d) they may be others.
         act_type: ``INT8`` or another width; None where not written.
         wts_type: the same for the weight.
         op_data_type: ``FLOAT32`` or ``FLOAT16``; None where not written.

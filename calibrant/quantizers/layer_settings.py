@@ -41,6 +41,7 @@ DST_TYPE: Final = ("ifmr_quantize.dst_type", "hfmg_quantize.dst_type")
 DATA_BITS: Final = {"INT8": 8, "INT16": 16}
 NARROW_BITS: Final = (6, 7)
 STRENGTHS: Final = (0.2, 0.8)
+_ALONE: Final = "a layer with weight_compress_only: true"
 
 
 class Adjustment(NamedTuple):
@@ -200,8 +201,12 @@ class LayerSettings:
 
     def _weight_settings(self, given: WeightSettings | None, rule: str) -> tuple[WeightSettings, str]:
         """Return what a layer gets of what was written: NUQ and AdaRound are for some layers alone."""
-        if self._nuq is not None and (given is None or self.chosen.field != LAYERS):
+        alone = self.weight_only()[0]
+        if self._nuq is not None and not alone and (given is None or self.chosen.field != LAYERS):
             return self._nuq, NUQ_CONFIG
+        if isinstance(given, NuqSettings) and alone:
+            self._ineffective("warn", "nuq_quantize", "nuq_quantize", _ALONE, "ARQ")
+            return ArqSettings(), DEFAULT
         if isinstance(given, NuqSettings) and not limits.takes_nuq(self._row, dilated=self._dilated):
             return self._plain_weights("nuq_quantize", limits.NUQ, "an undilated 2-D Conv of one group, Gemm or MatMul")
         if isinstance(given, AdaSettings) and not limits.layer_allows(limits.WEIGHTS, self._row):
@@ -225,7 +230,9 @@ class LayerSettings:
             return possible if asked is None else asked
         member = f"{_weight_member(settings)}.channel_wise"
         if self.chosen.can_only_mean_layers_outside(limits.CHANNEL_WISE):
-            able = f" it ({PER_CHANNEL}: true lets others)" if limits.layer_allows(limits.BY_COLUMN, self._row) else " it"
+            able = (
+                f" it ({PER_CHANNEL}: true lets others)" if limits.layer_allows(limits.BY_COLUMN, self._row) else " it"
+            )
             self._refuse(member, "channel_wise is true", "only Conv and ConvTranspose", able)
         severity: Severity = "info" if self.chosen.field == COMMON else "warn"
         given = "one scale for the whole tensor"
@@ -239,6 +246,9 @@ class LayerSettings:
 
     def _weight_bits(self, asked: int) -> int:
         member = "arq_quantize.quant_bits"
+        if asked == 4 and self.weight_only()[0]:
+            self._ineffective("warn", member, "quant_bits: 4", _ALONE, "8 bits")
+            return 8
         if asked == 4 and not limits.takes_four_bits(self._row):
             self._ineffective("warn", member, "quant_bits: 4", _why_not_four(self._row), "8 bits")
             return 8
@@ -276,7 +286,17 @@ class LayerSettings:
         if self.weight_only()[0] and data is not None:
             member = data_member(data)
             given = "it asks for the weights alone"
-            self._ineffective("warn", member, member, "a layer with weight_compress_only: true", given)
+            self._ineffective("warn", member, member, _ALONE, given)
+
+    def nothing_to_compress(self) -> str | None:
+        """Return why the layer stays in float although its weight alone is asked for: it has none."""
+        if not self.weight_only()[0] or (
+            limits.layer_allows(limits.WEIGHTS, self._row) and self._row.weight is not None
+        ):
+            return None
+        member = "weight_compress_only"
+        self._ineffective("warn", member, f"{member}: true", self._row.op_type, "it has no weight and stays in float")
+        return f"{member}: true, and it has no weight"
 
     def balancer(self) -> tuple[float | None, str]:
         """Return the migration strength, None without balancing, and the rule behind it.
@@ -288,6 +308,9 @@ class LayerSettings:
         if asked is None:
             return None, DEFAULT
         self._check_strength(asked)
+        if self.weight_only()[0]:
+            self._ineffective("warn", "dmq_balancer", "dmq_balancer", _ALONE, "not balanced")
+            return None, LAYER
         if limits.layer_allows(limits.WEIGHTS, self._row) and self._row.weight is not None:
             return asked.migration_strength, self.chosen.rule
         if self.chosen.can_only_mean_layers_outside(limits.WEIGHTS):

@@ -40,12 +40,6 @@ def _uniform(row: "LayerPlan") -> "LayerPlan":
 _ARQ: Final = "ARQ quantizes the weights to 8 bits"
 FEATURES: Final[Mapping[str, Feature]] = {
     "ada_quantize": Feature(lambda row: row.weight.algorithm == "ada", _uniform, _ARQ, ("ada_quantize",)),
-    "weight_compress_only: true": Feature(
-        lambda row: row.weight_only,
-        lambda row: replace(row, weight_only=False, weight=replace(row.weight, asymmetric=False)),
-        "the data is quantized as well, and the weights symmetrically",
-        ("weight_compress_only",),
-    ),
 }
 OF_MODEL: Final[Mapping[str, str]] = {  # settings of the whole model, by field
     "joint_quant": "joint_quant: true {}: the data of each layer gets a scale of its own",

@@ -199,6 +199,9 @@ class Resolution:
         weight_only, weight_only_by = settings.weight_only()
         strength, balancer_by = settings.balancer()
         settings.check_weight_only()
+        if enabled and (nothing := settings.nothing_to_compress()) is not None:
+            enabled, enabled_by, reason = False, weight_only_by, nothing
+            self.adjusted.update(settings.adjustments[-1:])
         fused, fusion_by = self._fusion(row)
         plan = LayerPlan(
             row.layer_id, row.layer, row.op_type, row.tensor_id, enabled, reason, data, weight,
