@@ -152,7 +152,7 @@ def weight_codes(
     for place, value in np.ndenumerate(weight):
         channel = 0
         if len(scales) > 1:
-            channel = place[0]
+            channel = place[-1] if op_type in {"Gemm", "MatMul"} else place[0]
             if op_type == "ConvTranspose":
                 channel = place[0] // (weight.shape[0] // groups) * weight.shape[1] + place[1]
         offset = int(offsets[channel]) if len(offsets) else 0
