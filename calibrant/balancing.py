@@ -8,14 +8,13 @@ run's raw captures or from a second pass of the model over the data.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from calibrant.errors import CalibrantError, DataError, RunError
-from calibrant.ingest.data import DataSource
 from calibrant.ingest.parameters import Parameters
 from calibrant.quantizers.dmq import DmqOptions, fit_dmq
 from calibrant.quantizers.layer_plan import LayerPlan
@@ -25,6 +24,9 @@ from calibrant.stats.histogram import CountScratch, LogLinearHistogram
 from calibrant.stats.input_channels import data_axis, data_maxima, divided, multiplied, weight_maxima
 from calibrant.stats.run import Run
 from calibrant.stats.tables import SCHEMAS, LayerRow
+
+if TYPE_CHECKING:
+    from calibrant.ingest.data import DataSource  # loads the graph library, which a fit does not need
 
 Float32Array = npt.NDArray[np.float32]
 FloatArray = npt.NDArray[np.floating]
@@ -88,7 +90,7 @@ def balance_layers(
     wanted = [row for row in rows if is_balanced(row)]
     if not wanted:
         return {}
-    activations = _activations(run, wanted, again)
+    activations = activations_of(run, "dmq_balancer", wanted[0].layer, again)
     factors = fit_factors(run, wanted, layers, parameters, activations)
     histograms = _histograms([layers[layer_id] for layer_id in factors], factors, activations)
     return {layer_id: BalancedLayer(layers[layer_id], factors[layer_id], histograms[layer_id]) for layer_id in factors}
@@ -133,28 +135,40 @@ def balance_events(run: Run, balanced: Mapping[int, BalancedLayer]) -> list[Even
     return [Event("fit", "info", text)]
 
 
-def check_second_pass(rows: Sequence[LayerPlan], source: DataSource) -> None:
+def check_second_pass(rows: Sequence[LayerPlan], source: "DataSource") -> None:
     """Check before a capture of statistics alone that the data can be read a second time, where a layer is to be balanced.
 
     Raises:
         DataError: it cannot.
     """
-    first = next((row.layer for row in rows if is_balanced(row)), None)
+    first = next((row.layer for row in rows if is_balanced(row) or row.joint is not None), None)
     if first is not None and source.read_once:
+        cause = "dmq_balancer" if any(map(is_balanced, rows)) else "joint_quant"
         message = (
-            f"{source.name}: dmq_balancer of layer '{first}' reads it twice where only statistics are kept, and it can be read once; "
+            f"{source.name}: {cause} of layer '{first}' reads it twice where only statistics are kept, and it can be read once; "
             "give a list, an object with __iter__, a reader with rewind() or a file, or keep raw activations"
         )
         raise DataError(message)
 
 
-def _activations(run: Run, wanted: Sequence[LayerPlan], again: Activations | None) -> Activations:
+def activations_of(run: Run, feature: str, layer: str, again: Activations | None) -> Activations:
+    """Return what reads activations: of the raw captures, else of a second pass.
+
+    Args:
+        run: a complete run.
+        feature: what needs them, for the message.
+        layer: for which layer, for the message.
+        again: gives activations of a run that kept only statistics.
+
+    Raises:
+        RunError: only statistics were kept, and `again` is not given.
+    """
     if run.info.keep == "raw":
         return partial(_captured, run)
     if again is not None:
         return again
     message = (
-        f"{run.path}: dmq_balancer of layer '{wanted[0].layer}' needs the activations, and only statistics were kept; capture again "
+        f"{run.path}: {feature} of layer '{layer}' needs the activations, and only statistics were kept; capture again "
         "with --keep raw, or use calibrant run with the data, which then reads it twice"
     )
     raise RunError(message)

@@ -22,6 +22,7 @@ from calibrant.export.integer_kernels import (
     working_type,
 )
 from calibrant.quantizers.affine import Float32Array, Float64Array, code_range
+from calibrant.quantizers.shift import INT16
 
 Array = npt.NDArray[Any]
 INTEGER_OPS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool"})
@@ -81,6 +82,7 @@ class IntegerLayer:
         dequantizer: name of the AscendDequant.
         half: whether the float value is float16.
         padding: what a Pad adds to the codes of an AveragePool, or None.
+        shift: by how many bits accumulators are shifted into int16, shape of `dequant_scale`; None: they are not.
     """
 
     name: str
@@ -95,6 +97,7 @@ class IntegerLayer:
     dequantizer: str
     half: bool = False
     padding: CodePadding | None = None
+    shift: Array | None = None
 
     @property
     def terms(self) -> int:
@@ -167,10 +170,15 @@ class IntegerLayer:
 
     def dequantize(self, total: Array, counts: Array | None) -> Array:
         """Turn accumulators into the float value after AscendDequant."""
+        scale = self.dequant_scale
+        if self.shift is not None:
+            powers = np.exp2(self.shift.astype(np.float64))
+            total = np.clip(np.floor(total / self.along_channels(powers, total.ndim)), *INT16)
+            scale = (scale * powers.astype(np.float32)).astype(np.float32)
         values: Array = total.astype(np.float32)
         if counts is not None:
             values = values / counts
-        values = values * self.along_channels(self.dequant_scale, values.ndim)
+        values = values * self.along_channels(scale, values.ndim)
         return values.astype(np.float16) if self.half else values
 
     def along_channels(self, values: Array, rank: int) -> Array:

@@ -56,7 +56,8 @@ def _model_node(node: ir.Node) -> ModelNode:
     tensors = tuple("" if value is None else str(value.name) for value in node.inputs)
     not_float = frozenset(index for index, value in enumerate(node.inputs) if _is_not_float(value))
     kind = "" if maker is None else _op_type(maker)
-    return ModelNode(_op_type(node), len(node.inputs), fixed, dilated, kind, tensors, not_float)
+    outputs = tuple(str(value.name) for value in node.outputs)
+    return ModelNode(_op_type(node), len(node.inputs), fixed, dilated, kind, tensors, not_float, outputs)
 
 
 def _op_type(node: ir.Node) -> str:

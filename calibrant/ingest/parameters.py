@@ -35,7 +35,7 @@ def _model_node(
     dilations = next((attribute.ints for attribute in node.attribute if attribute.name == "dilations"), ())
     dilated, producer = any(value != 1 for value in dilations), next((makers.get(name, "") for name in node.input), "")
     not_float = frozenset(index for index, name in enumerate(node.input) if name in others)
-    return ModelNode(_op_type(node), len(node.input), fixed, dilated, producer, tuple(node.input), not_float)
+    return ModelNode(_op_type(node), len(node.input), fixed, dilated, producer, tuple(node.input), not_float, tuple(node.output))
 
 
 def _op_type(node: onnx.NodeProto) -> str:

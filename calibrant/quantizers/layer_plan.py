@@ -43,6 +43,7 @@ class LayerPlan:
         balancer_decided_by: rule behind `migration_strength`.
         do_fusion: whether a BatchNormalization behind it is fused into it; None for types that are never fused.
         fusion_decided_by: rule behind `do_fusion`.
+        joint: the Add at which the layer meets others, with which it shares the scale of its data (``joint_quant``), or None.
     """
 
     layer_id: int
@@ -64,6 +65,7 @@ class LayerPlan:
     balancer_decided_by: str = "default"
     do_fusion: bool | None = None
     fusion_decided_by: str = "default"
+    joint: str | None = None
 
     @property
     def not_applied(self) -> tuple[str, ...]:
@@ -163,6 +165,7 @@ def _layer_columns(row: LayerPlan) -> dict[str, Any]:
         "num_of_iteration": weight.num_of_iteration,
         "weight_only": row.weight_only,
         "migration_strength": row.migration_strength,
+        "joint": row.joint,
         "not_applied": _joined(row.not_applied),
         "enabled_decided_by": row.enabled_decided_by,
         "data_decided_by": row.data_decided_by,

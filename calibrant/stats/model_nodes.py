@@ -13,6 +13,7 @@ class ModelNode(NamedTuple):
         dilated: whether it has a dilation other than 1.
         producer: ONNX type of the node that makes its input 0; empty for an input of the model or a constant.
         tensors: names of the values that it reads, one an input; empty for an input that is left out.
+        outputs: names of the values that it makes.
         not_float: positions of the inputs that are known not to be float32 or float16.
     """
 
@@ -23,3 +24,4 @@ class ModelNode(NamedTuple):
     producer: str = ""
     tensors: tuple[str, ...] = ()
     not_float: frozenset[int] = frozenset()
+    outputs: tuple[str, ...] = ()

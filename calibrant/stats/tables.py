@@ -63,7 +63,7 @@ SCHEMAS: Final[dict[str, pl.Schema]] = {
             "min_percentile": _REAL, "search_range_start": _REAL, "search_range_end": _REAL, "search_step": _REAL,
             "num_of_bins": _ID, "weight_algorithm": pl.String(), "weight_bits": _ID, "channel_wise": pl.Boolean(),
             "weight_asymmetric": pl.Boolean(), "num_steps": _ID, "num_of_iteration": _ID, "weight_only": pl.Boolean(),
-            "migration_strength": _REAL, "not_applied": pl.String(), "enabled_decided_by": pl.String(),
+            "migration_strength": _REAL, "joint": pl.String(), "not_applied": pl.String(), "enabled_decided_by": pl.String(),
             "data_decided_by": pl.String(), "asymmetric_decided_by": pl.String(), "weight_decided_by": pl.String(),
             "weight_asymmetric_decided_by": pl.String(), "weight_only_decided_by": pl.String(),
             "balancer_decided_by": pl.String(), "fusion_decided_by": pl.String(),
