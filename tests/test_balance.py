@@ -32,7 +32,7 @@ DMQ = "common_config { dmq_balancer { } }"
 KINDS = [
     "Conv 1-D", "Conv 2-D", "Conv 3-D", "Conv without bias", "Conv grouped", "Conv depthwise", "Conv depthwise, two a group",
     "Conv padded on one side", "ConvTranspose", "ConvTranspose grouped", "ConvTranspose 1-D", "Gemm", "Gemm without bias", "MatMul",
-    "MatMul and Add", "MatMul and Add, bias first",
+    "MatMul and Add", "MatMul and Add, bias first", "MatMul batched", "MatMul batched, one matrix a head",
 ]  # fmt: skip
 
 
