@@ -21,6 +21,7 @@ from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers.affine import Fit
 from calibrant.quantizers.arq import fit_arq
 from calibrant.quantizers.bias import quantize_bias
+from calibrant.quantizers.half_factors import half_fit
 from calibrant.quantizers.hfmg import HfmgOptions, fit_hfmg
 from calibrant.quantizers.ifmr import fit_ifmr
 from calibrant.quantizers.plan import DataPlan, LayerPlan, Plan, TensorPlan, resolve_plan
@@ -209,6 +210,7 @@ def _data_fitter(statistics: _Statistics, *, exact: bool) -> Callable[[DataKey],
                 fit = fit_hfmg(histogram, options)
             else:
                 fit = fit_ifmr(histogram, options, statistics.values(tensor_id, balanced) if exact else None)
+            fit = half_fit(fit) if plan.half else fit
             return _DataFit(fit, data_quality(histogram, fit))
 
     return fit_one

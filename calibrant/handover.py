@@ -15,6 +15,7 @@ from calibrant.ingest.nodes import model_nodes
 from calibrant.proto.any_config import parse_calibration_config
 from calibrant.proto.json_config import format_json_config
 from calibrant.proto.simple_config import QuantConfig
+from calibrant.quantizers.half_factors import FORCED
 from calibrant.quantizers.layer_plan import Plan
 from calibrant.quantizers.plan import json_config, resolve_plan
 from calibrant.stats.run import Run
@@ -39,11 +40,13 @@ def quantized_layers(run: Run, prepared: PreparedModel, fit: str) -> list[Quanti
     by_layer = {int(key[0]): part for key, part in frame.partition_by("layer_id", as_dict=True).items()}
     measured = set(frame.filter(role="data")["layer_id"])
     balance = run.read("balance").filter(fit=fit).sort("layer_id", "channel")
-    return [
+    found = [
         _quantized(layer, by_layer[layer.layer_id], balance.filter(layer_id=layer.layer_id))
         for layer in prepared.layers
         if layer.layer_id in measured
     ]
+    half = _config(run, fit).fakequant_precision_mode == FORCED
+    return [replace(layer, half_factors=True) for layer in found] if half else found
 
 
 def weight_only_layers(run: Run, prepared: PreparedModel, fit: str) -> list[WeightOnlyLayer]:
@@ -85,12 +88,17 @@ def _quantized(layer: Layer, frame: pl.DataFrame, balance: pl.DataFrame) -> Quan
     )
 
 
-def config_text(run: Run, prepared: PreparedModel, fit: str) -> str:
-    """Return AMCT's config.json of a fit: what was asked for, with the layers that stayed in float disabled."""
+def _config(run: Run, fit: str) -> QuantConfig:
+    """Return what a fit was made from."""
     record = run.info.fits[fit]
     source, dialect = record.config_source or "<options>", cast("Dialect | None", record.config_dialect)
     config = parse_calibration_config(record.config_text, source, dialect=dialect)
-    config = replace(config, calibrant_matmul_per_channel=True) if record.matmul_per_channel else config
+    return replace(config, calibrant_matmul_per_channel=True) if record.matmul_per_channel else config
+
+
+def config_text(run: Run, prepared: PreparedModel, fit: str) -> str:
+    """Return AMCT's config.json of a fit: what was asked for, with the layers that stayed in float disabled."""
+    config = _config(run, fit)
     fitted = run.read("plan").filter(fit=fit)
     nodes, nuq = model_nodes(prepared.model.graph), fitted.filter(weight_algorithm="nuq")["layer"]
     plan = resolve_plan(config, layer_rows(run.read("layers")), other_nodes=nodes, nuq=nuq.to_list())

@@ -21,6 +21,7 @@ from calibrant.proto.json_config import format_json_config
 from calibrant.proto.record import RecordEntry, RecordFile, read_record_file
 from calibrant.proto.settings import IfmrSettings
 from calibrant.proto.simple_config import QuantConfig
+from calibrant.quantizers.half_factors import FORCED
 from calibrant.quantizers.layer_plan import LayerPlan, TensorPlan
 from calibrant.quantizers.layer_settings import data_plan
 from calibrant.quantizers.plan import json_config, resolve_plan
@@ -150,7 +151,11 @@ def _config_text(
     offset = any(item.offset_d for item in quantized if isinstance(item, QuantizedLayer)) or any(
         tensor.offset_d for tensor in tensors
     )
-    config = QuantConfig(do_fusion=do_fusion, skip_fusion_layers=skips, activation_offset=offset)
+    forced = any(item.half_factors for item in quantized if isinstance(item, QuantizedLayer))
+    config = QuantConfig(
+        do_fusion=do_fusion, skip_fusion_layers=skips, activation_offset=offset,
+        fakequant_precision_mode=FORCED if forced else None,
+    )  # fmt: skip
     plan = resolve_plan(config, layer_rows_of(prepared, None))
     by_id = {item.layer.layer_id: item for item in quantized}
     rows = tuple(_planned(row, by_id.get(row.layer_id)) for row in plan.rows)

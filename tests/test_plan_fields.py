@@ -231,10 +231,6 @@ TOLD = {
     "joint_quant": ("joint_quant: true", f"quant.cfg:1:1: joint_quant: true {NOT_APPLIED}: the data of each layer"),
     "weight_offset": ("weight_offset: true", f"quant.cfg:1:1: weight_offset: true {NOT_APPLIED}: weights are"),
     "enable_auto_nuq": ("enable_auto_nuq: true", f"quant.cfg:1:1: enable_auto_nuq: true {NOT_APPLIED}: no layer"),
-    "fakequant_precision_mode": (
-        "fakequant_precision_mode: FORCE_FP16_QUANT",
-        f"quant.cfg:1:1: fakequant_precision_mode: FORCE_FP16_QUANT {NOT_APPLIED}: fake quantization stays in float32",
-    ),
     "ada_quantize": (
         of_layer("conv", "\nada_quantize { }"),
         f"quant.cfg:2:1: ada_quantize {NOT_APPLIED}: ARQ quantizes the weights to 8 bits (1 layer: 'conv')",

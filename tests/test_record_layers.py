@@ -131,7 +131,6 @@ def test_what_a_kind_of_layer_cannot_have(tmp_path: Path, name: str, values: dic
 UNAPPLIED = {
     "kv_cache_value": entry("conv", kv_scale=(F(1),)),
     "LSTM or GRU": entry("conv", scale_r=(F(1),)),
-    "FORCE_FP16_QUANT": entry("conv", fakequant_precision_mode="FORCE_FP16_QUANT"),
     "act_type INT4": entry("conv", act_type="INT4"),
     "dst_type INT4": entry("conv", dst_type="INT4"),
 }

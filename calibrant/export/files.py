@@ -20,6 +20,7 @@ from calibrant.export.record_layers import kept_apart
 from calibrant.export.weight_only import EncodedWeight, WeightOnlyForm, WeightOnlyLayer, encode_weight, weight_entry
 from calibrant.ingest.model import PreparedModel
 from calibrant.proto.record import RecordEntry, format_record
+from calibrant.quantizers.half_factors import FORCED
 
 _EXTERNAL_FROM = 2_000_000_000  # bytes of weights above which they go to a file of their own (protobuf ends at 2 GiB; AMCT's threshold)
 
@@ -132,6 +133,7 @@ def record_entries(encoded: Sequence[EncodedLayer], unfused: Collection[str] = (
             act_type=f"INT{item.quantized.data_bits}",
             wts_type=f"INT{item.quantized.weight_bits}",
             op_data_type=item.float_type.upper(),
+            fakequant_precision_mode=FORCED if item.quantized.half_factors else None,
             cluster=item.quantized.cluster,
             tensor_balance_factor=_factors(item),
             skip_fusion=True if item.layer.name in unfused else None,

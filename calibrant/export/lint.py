@@ -22,6 +22,7 @@ from calibrant.export.static_shapes import ranks_of
 from calibrant.export.weight_only import DEQUANTIZE_OPSETS, is_weight_only
 from calibrant.export.weight_only_graph import codes_behind, read_weight_only
 from calibrant.proto.record import RecordEntry
+from calibrant.quantizers.half_factors import FORCED, dequant_factors
 
 _OPSETS = (8, 22)  # ATC looks operators up as ai.onnx::<opset>::<type> and knows these
 _DOMAINS = frozenset({"", "ai.onnx"})
@@ -276,7 +277,7 @@ def _word_values(graph: _Graph, node: onnx.NodeProto, layer: onnx.NodeProto, wor
     entry = graph.record.get(layer.name)
     if entry is None or entry.scale_d is None:
         return
-    wanted = (np.float32(entry.scale_d) * np.asarray(entry.scale_w, np.float32)).astype(np.float32)
+    wanted = dequant_factors(entry.scale_d, entry.scale_w, half=entry.fakequant_precision_mode == FORCED)
     if scales.shape != wanted.shape or not np.array_equal(scales, wanted):
         yield Finding("error", _name(node), "words differ from scale_d * scale_w of the record")
 

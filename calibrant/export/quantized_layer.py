@@ -17,6 +17,7 @@ from calibrant.ingest.layers import Layer
 from calibrant.ingest.model import PreparedModel, initializer_value
 from calibrant.quantizers import quantize_bias
 from calibrant.quantizers.affine import CodeArray, Float32Array, Int32Array, code_range
+from calibrant.quantizers.half_factors import dequant_factors
 from calibrant.stats.input_channels import multiplied
 
 WordArray = npt.NDArray[np.uint64]
@@ -34,6 +35,7 @@ class QuantizedLayer:
         scale_w: steps of the weight codes, shape (1,) per tensor or (C,) per output channel; [1.0] for AveragePool.
         weight_bits: at most 8; the codes are stored as int8.
         cluster: NUQ's centres, which replace the weight codes; empty where they are uniform.
+        half_factors: whether the dequant scale has 19 bits (``FORCE_FP16_QUANT``).
         balance: DMQ's factors, shape (Cin,): the data is divided by them, the weight multiplied; None where it is not balanced.
 
     Raises:
@@ -48,6 +50,7 @@ class QuantizedLayer:
     weight_bits: int
     cluster: tuple[int, ...] = ()
     balance: Float32Array | None = None
+    half_factors: bool = False
 
     def __post_init__(self) -> None:
         _check_scales(self)
@@ -58,7 +61,7 @@ class QuantizedLayer:
     @property
     def dequant_scale(self) -> Float32Array:
         """What one unit of the accumulator is worth: ``float32(scale_d * scale_w)``, shape of `scale_w`."""
-        return (np.float32(self.scale_d) * self.scale_w.astype(np.float32)).astype(np.float32)
+        return dequant_factors(self.scale_d, self.scale_w, half=self.half_factors)
 
     @property
     def reciprocal(self) -> np.float32:

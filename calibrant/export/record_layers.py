@@ -19,6 +19,7 @@ from calibrant.ingest.model import PreparedModel
 from calibrant.ingest.passes.batch_norm import chain_of
 from calibrant.proto.record import PruneGroup, RecordEntry
 from calibrant.proto.record_rules import check_entries, of_entry
+from calibrant.quantizers.half_factors import FORCED
 from calibrant.stats.events import Event
 
 _STAGE: Final = "export"
@@ -235,8 +236,6 @@ def _unapplied(entry: RecordEntry) -> Iterator[tuple[str, str]]:
         yield "kv_cache_value", "kv_cache_value"
     if entry.scale_h is not None or entry.scale_r:
         yield ("scale_h" if entry.scale_h is not None else "scale_r"), "scales of an LSTM or GRU"
-    if entry.fakequant_precision_mode == "FORCE_FP16_QUANT":
-        yield "fakequant_precision_mode", "FORCE_FP16_QUANT"
     for name in ("act_type", "dst_type"):
         if getattr(entry, name) == "INT4":
             yield name, f"{name} INT4"
@@ -251,6 +250,7 @@ def _quantized(layer: Layer, entry: RecordEntry) -> QuantizedLayer:
         scale_w=np.array(entry.scale_w, np.float32),
         weight_bits=_bits(entry.wts_type),
         cluster=entry.cluster,
+        half_factors=entry.fakequant_precision_mode == FORCED,
         balance=np.array(entry.tensor_balance_factor, np.float32) if entry.tensor_balance_factor else None,
     )
     _check_products(entry, quantized)

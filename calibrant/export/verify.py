@@ -28,6 +28,7 @@ from calibrant.export.weight_only_graph import read_weight_only
 from calibrant.export.weight_only_tally import WeightOnlyTally
 from calibrant.proto.record import RecordEntry, read_record
 from calibrant.quantizers.affine import code_range
+from calibrant.quantizers.half_factors import FORCED, dequant_factors
 from calibrant.stats.events import Progress, no_progress
 
 Feeds = Mapping[str, Array]
@@ -225,7 +226,7 @@ def _record_checks(quantizer: Quantizer, fake: FakeLayer, entry: RecordEntry | N
     if entry is None or entry.scale_d is None:
         return [(False, "the record has no entry for it")]
     scale_d = np.float32(entry.scale_d)
-    words = (scale_d * np.asarray(entry.scale_w, np.float32)).astype(np.float32)
+    words = dequant_factors(scale_d, entry.scale_w, half=entry.fakequant_precision_mode == FORCED)
     return [
         (fake.scale == np.float32(1) / scale_d, "the fake-quant data scale is not float32(1 / scale_d) of the record"),
         (fake.offset == entry.offset_d, "the fake-quant data offset is not that of the record"),

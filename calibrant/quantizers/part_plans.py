@@ -22,6 +22,7 @@ class DataPlan:
         search_range: IFMR: first and last factor.
         search_step: IFMR: step between factors.
         num_of_bins: HFMG: bins of its histogram.
+        half: whether its step is one of float16 (``FORCE_FP16_QUANT``).
     """
 
     algorithm: Literal["ifmr", "hfmg"]
@@ -32,6 +33,7 @@ class DataPlan:
     search_range: tuple[float, float] | None = None
     search_step: float | None = None
     num_of_bins: int | None = None
+    half: bool = False
 
     def options(self) -> IfmrOptions | HfmgOptions:
         """Return the options of the fit; equal plans give equal options.

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from calibrant.errors import ConfigError, nearest
@@ -9,6 +10,7 @@ from calibrant.proto.json_config import GLOBAL_KEYS
 from calibrant.proto.op_types import OpType, tensor_types
 from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers import layer_limits as limits
+from calibrant.quantizers.half_factors import FORCED
 from calibrant.quantizers.layer_plan import LayerPlan, Plan, TensorPlan
 from calibrant.quantizers.layer_settings import (
     COMMON,
@@ -195,6 +197,7 @@ class Resolution:
         enabled = reason is None
         settings = self._settings(row, quantized=enabled)
         data, data_by, asymmetric_by = settings.data()
+        data = replace(data, half=self.config.fakequant_precision_mode == FORCED)
         weight, weight_by, weight_asymmetric_by = settings.weight()
         weight_only, weight_only_by = settings.weight_only()
         strength, balancer_by = settings.balancer()
