@@ -63,3 +63,9 @@ def test_importing_loads_nothing_heavy(statement):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     allowed = {"[]"} | ({"['numba']"} if "quantizers" in statement else set())
     assert done.stdout.strip() in allowed
+
+
+def test_a_fit_loads_no_graph_library():
+    code = "import sys, calibrant.calibration; print('onnx_ir' in sys.modules, 'onnxruntime' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnx_ir as ir
 from onnx import numpy_helper
 
 from calibrant.errors import LayerNotFoundError, ModelError, nearest
@@ -77,5 +76,7 @@ class Parameters:
             raise LayerNotFoundError(message)
         tensor = self._tensors[name]
         if tensor.data_location == onnx.TensorProto.EXTERNAL:  # mapped; onnx would keep a copy in the proto
+            import onnx_ir as ir  # slow to load, and only large models need it
+
             return np.asarray(ir.serde.deserialize_tensor(tensor, str(self._folder)).numpy())
         return np.asarray(numpy_helper.to_array(tensor))
