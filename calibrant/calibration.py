@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import polars as pl
 from calibrant.balancing import Activations, BalancedLayer, balance_events, balance_frame, balance_layers, is_balanced
 from calibrant.errors import ConfigError, EmptyDataError, RangeError, RunError
 from calibrant.ingest.parameters import Parameters
+from calibrant.joint import joint_tensors, with_shifts
 from calibrant.levels import Levels, centre_columns, fit_levels, of_levels, search_columns
 from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers.affine import Fit
@@ -32,10 +34,11 @@ from calibrant.stats.run import Run
 from calibrant.stats.tables import SCHEMAS, LayerRow, layer_rows
 from calibrant.stats.weights import channels_first
 from calibrant.tensor_fits import tensor_columns, tensor_ids
-from calibrant.weight_range import dead_channels, weight_in_range
+from calibrant.weight_range import dead_channels, floored_data, weight_in_range
 
 FloatArray = npt.NDArray[np.floating]
-DataKey = tuple[int, DataPlan, int | None]  # tensor, settings, and the layer where the data is balanced for it alone
+# tensor, settings, and: the layer where the data is balanced for it alone, or the Add whose branches share a scale
+DataKey = tuple[int, DataPlan, int | str | None]
 
 _THREADS = 2  # the kernels release the interpreter lock
 
@@ -57,6 +60,7 @@ class Calibration:
 class _DataFit:
     fit: Fit
     quality: DataQuality
+    events: tuple[Event, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +76,10 @@ class _WeightFit:
 class _Statistics:
     """The histograms of a run, each read when a layer asks for it."""
 
-    def __init__(self, run: Run, balanced: Mapping[int, BalancedLayer]) -> None:
+    def __init__(self, run: Run, balanced: Mapping[int, BalancedLayer], joint: Mapping[str, tuple[int, ...]]) -> None:
         self._run = run
         self._balanced = balanced
+        self._joint = joint
         _require_tables(run, "tensors", "histograms", "extremes")
         self._tensors = {row["tensor_id"]: row for row in run.read("tensors").iter_rows(named=True)}
         self._bins = _by_tensor(run.read("histograms"))
@@ -83,27 +88,34 @@ class _Statistics:
     def name(self, tensor_id: int) -> str:
         return str(self._tensors[tensor_id]["tensor"])
 
-    def histogram(self, tensor_id: int, layer_id: int | None = None) -> LogLinearHistogram:
-        if layer_id is not None:
-            return self._balanced[layer_id].histogram
+    def searched(self, tensor_id: int, owner: int | str | None) -> LogLinearHistogram:
+        """Return what a scale is searched on: the tensor's histogram, or that of all tensors which share it."""
+        tensors = self._joint[owner] if isinstance(owner, str) else (tensor_id,)
+        return reduce(LogLinearHistogram.merge, (self.histogram(one, owner) for one in tensors))
+
+    def histogram(self, tensor_id: int, owner: int | str | None = None) -> LogLinearHistogram:
+        if isinstance(owner, int):
+            return self._balanced[owner].histogram
         counters = pl.DataFrame([self._tensors[tensor_id]], schema=SCHEMAS["tensors"])
         names = ("n", "n_zero", "n_nan", "n_inf", "min", "max", "mantissa_bits")
         bins = self._bins.get(tensor_id, pl.DataFrame(schema=SCHEMAS["histograms"])).drop("tensor_id")
         extremes = self._extremes.get(tensor_id, pl.DataFrame(schema=SCHEMAS["extremes"])).drop("tensor_id")
         return LogLinearHistogram.from_tables(bins, extremes, counters.select(names))
 
-    def values(self, tensor_id: int, layer_id: int | None = None) -> "_RawValues":
-        return _RawValues(self._run, self.name(tensor_id), None if layer_id is None else self._balanced[layer_id])
+    def values(self, tensor_id: int, owner: int | str | None = None) -> "_RawValues":
+        tensors = self._joint[owner] if isinstance(owner, str) else (tensor_id,)
+        balanced = self._balanced[owner] if isinstance(owner, int) else None
+        return _RawValues(self._run, [self.name(one) for one in tensors], balanced)
 
 
 class _RawValues:
-    """The captured activations of a tensor, maybe balanced, read again by each iteration, never all at once."""
+    """The captured activations of tensors, maybe balanced, read again by each iteration, never all at once."""
 
-    def __init__(self, run: Run, tensor: str, balanced: BalancedLayer | None) -> None:
-        self._run, self._tensor, self._balanced = run, tensor, balanced
+    def __init__(self, run: Run, tensors: Sequence[str], balanced: BalancedLayer | None) -> None:
+        self._run, self._tensors, self._balanced = run, tensors, balanced
 
     def __iter__(self) -> Iterator[FloatArray]:
-        arrays = (np.asarray(array) for _, array in self._run.captures(self._tensor))
+        arrays = (np.asarray(array) for tensor in self._tensors for _, array in self._run.captures(tensor))
         return arrays if self._balanced is None else map(self._balanced.data, arrays)
 
 
@@ -153,7 +165,8 @@ def calibrate(
     balanced = balance_layers(run, enabled, layers, parameters, again)
     inputs = {one: (found, one.data, None) for one, found in tensor_ids(run, plan.enabled_tensors).items()}
     keys = [*map(_data_key, measured), *inputs.values()]
-    data = _fit_all_data(_Statistics(run, balanced), keys, exact=exact, progress=progress)
+    statistics = _Statistics(run, balanced, joint_tensors(measured))
+    data = _fit_all_data(statistics, keys, exact=exact, progress=progress)
     weights = {
         row.layer_id: _fit_weight(
             parameters,
@@ -172,7 +185,9 @@ def calibrate(
         "quant_params": pl.concat([_parameter_frame(name, enabled, data, weights), *_tensor_rows(name, inputs, data)]),
         "balance": balance_frame(name, balanced),
     }
-    found = (event for weight in weights.values() if weight is not None for event in weight.events)
+    told = [*(part.events for part in data.values()), *(part.events for part in weights.values() if part is not None)]
+    found = (event for events in told for event in events)
+    frames = with_shifts(run, measured, frames, again)
     return Calibration(frames, (*plan.events, *balance_events(run, balanced), *found))
 
 
@@ -180,7 +195,7 @@ def _data_key(row: LayerPlan) -> DataKey:
     if row.tensor_id is None:
         message = f"layer '{row.layer}' has no captured input; capture the run again"
         raise ConfigError(message)
-    return row.tensor_id, row.applied.data, row.layer_id if is_balanced(row) else None
+    return row.tensor_id, row.applied.data, row.joint or (row.layer_id if is_balanced(row) else None)
 
 
 def _data_of(row: LayerPlan, data: Mapping[DataKey, _DataFit]) -> _DataFit | None:
@@ -203,15 +218,19 @@ def _fit_all_data(
 
 def _data_fitter(statistics: _Statistics, *, exact: bool) -> Callable[[DataKey], _DataFit]:
     def fit_one(key: DataKey) -> _DataFit:
-        tensor_id, plan, balanced = key
-        histogram, options = statistics.histogram(tensor_id, balanced), plan.options()
+        tensor_id, plan, owner = key
+        histogram, searched, options = (
+            statistics.histogram(tensor_id, owner),
+            statistics.searched(tensor_id, owner),
+            plan.options(),
+        )
         with _naming(f"tensor '{statistics.name(tensor_id)}'"):
             if isinstance(options, HfmgOptions):
-                fit = fit_hfmg(histogram, options)
+                fit = fit_hfmg(searched, options)
             else:
-                fit = fit_ifmr(histogram, options, statistics.values(tensor_id, balanced) if exact else None)
+                fit = fit_ifmr(searched, options, statistics.values(tensor_id, owner) if exact else None)
             fit = half_fit(fit) if plan.half else fit
-            return _DataFit(fit, data_quality(histogram, fit))
+            return _DataFit(fit, data_quality(histogram, fit), floored_data(statistics.name(tensor_id), histogram, fit))
 
     return fit_one
 

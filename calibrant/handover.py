@@ -9,7 +9,8 @@ import polars as pl
 from calibrant.export.quantized_layer import QuantizedLayer
 from calibrant.export.quantized_tensor import QuantizedTensor, in_order
 from calibrant.export.weight_only import WeightOnlyLayer
-from calibrant.ingest.layers import Layer, layer_rows_of
+from calibrant.fitted_layers import fitted_layers
+from calibrant.ingest.layers import layer_rows_of
 from calibrant.ingest.model import PreparedModel
 from calibrant.ingest.nodes import model_nodes
 from calibrant.proto.any_config import parse_calibration_config
@@ -36,16 +37,8 @@ def check_plan(config: QuantConfig, prepared: PreparedModel) -> Plan:
 
 def quantized_layers(run: Run, prepared: PreparedModel, fit: str) -> list[QuantizedLayer]:
     """Join the layers that are quantized with their data with their scales of one fit, in topological order."""
-    frame = run.read("quant_params").filter(pl.col("layer_id").is_not_null(), fit=fit)
-    by_layer = {int(key[0]): part for key, part in frame.partition_by("layer_id", as_dict=True).items()}
-    measured = set(frame.filter(role="data")["layer_id"])
-    balance = run.read("balance").filter(fit=fit).sort("layer_id", "channel")
-    found = [
-        _quantized(layer, by_layer[layer.layer_id], balance.filter(layer_id=layer.layer_id))
-        for layer in prepared.layers
-        if layer.layer_id in measured
-    ]
-    half = _config(run, fit).fakequant_precision_mode == FORCED
+    parameters, balance = run.read("quant_params").filter(fit=fit), run.read("balance").filter(fit=fit)
+    found, half = fitted_layers(prepared, parameters, balance), _config(run, fit).fakequant_precision_mode == FORCED
     return [replace(layer, half_factors=True) for layer in found] if half else found
 
 
@@ -70,22 +63,6 @@ def quantized_tensors(run: Run, prepared: PreparedModel, fit: str) -> list[Quant
         for row in rows
     ]
     return in_order(prepared, found)
-
-
-def _quantized(layer: Layer, frame: pl.DataFrame, balance: pl.DataFrame) -> QuantizedLayer:
-    data = frame.filter(role="data").row(0, named=True)
-    weight = frame.filter(role="weight").sort("channel")
-    scale_w = weight["scale"].to_numpy() if weight.height else np.ones(1, np.float32)
-    return QuantizedLayer(
-        layer=layer,
-        scale_d=np.float32(data["scale"]),
-        offset_d=int(data["offset"]),
-        data_bits=int(data["bits"]),
-        scale_w=np.asarray(scale_w, np.float32),
-        weight_bits=int(weight["bits"][0]) if weight.height else 8,
-        cluster=tuple(frame.filter(role="cluster").sort("channel")["offset"]),
-        balance=np.asarray(balance["factor"].to_numpy(), np.float32) if balance.height else None,
-    )
 
 
 def _config(run: Run, fit: str) -> QuantConfig:

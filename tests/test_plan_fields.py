@@ -228,7 +228,6 @@ def test_field_is_seen_in_the_plan(text: str, name: str, expected: dict[str, Any
 
 
 TOLD = {
-    "joint_quant": ("joint_quant: true", f"quant.cfg:1:1: joint_quant: true {NOT_APPLIED}: the data of each layer"),
     "weight_offset": ("weight_offset: true", f"quant.cfg:1:1: weight_offset: true {NOT_APPLIED}: weights are"),
     "enable_auto_nuq": ("enable_auto_nuq: true", f"quant.cfg:1:1: enable_auto_nuq: true {NOT_APPLIED}: no layer"),
     "ada_quantize": (

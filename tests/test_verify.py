@@ -203,7 +203,7 @@ DEPLOY_TAMPERINGS: dict[Callable[[onnx.ModelProto], None], str] = {
     deploy_weight: "dw: the weight codes of the two models differ",
     deploy_bias: "pw: the bias codes of the two models differ",
     deploy_word: "dw.dequant: words differ from scale_d \\* scale_w",
-    upper_word: "dw.dequant: the upper 32 bits",
+    upper_word: "dw.dequant: shifts \\(bits 39 to 32 of the words\\) are not shift_bit of the record",
     word_type: "dw.dequant: needs a second input, a uint64 initializer",
     word_length: "dw.dequant: parameter of shape \\(3,\\); length 1 or 4",
     offset_type: "dw.quant: attribute offset is INT; ATC reads only FLOAT",

@@ -12,7 +12,7 @@ from calibrant.export.antiquantizer import AntiQuantizer
 from calibrant.export.code_padding import read_padding
 from calibrant.export.integer_layers import INTEGER_OPS, Array, IntegerLayer, Quantizer
 from calibrant.export.proto_graph import attributes_of
-from calibrant.export.quantized_layer import dequant_scales
+from calibrant.export.quantized_layer import dequant_scales, dequant_shifts
 from calibrant.export.weight_codes import input_axis, unpack_nibbles
 
 Nodes = Mapping[str, onnx.NodeProto]
@@ -96,7 +96,9 @@ class _Reader:
             input_index=reader[1],
         )  # fmt: skip
 
-    def layer(self, dequantizer: onnx.NodeProto, codes: Mapping[str, Quantizer]) -> tuple[IntegerLayer, list[onnx.NodeProto]]:
+    def layer(
+        self, dequantizer: onnx.NodeProto, codes: Mapping[str, Quantizer]
+    ) -> tuple[IntegerLayer, list[onnx.NodeProto]]:
         """Return the layer before an AscendDequant and the nodes that it stands for."""
         last = self._producer(dequantizer.input[0], dequantizer)
         node, bias = (last, self._bias(last)) if last.op_type != "Add" else self._matmul_before(last)
@@ -108,12 +110,14 @@ class _Reader:
                 f"but '{node.name}' is {node.op_type} on '{node.input[0]}'"
             )
             raise ExportError(message)
+        words = self._words(dequantizer)
         found = IntegerLayer(
             name=node.name, op_type=node.op_type, attributes=attributes_of(node), source=source,
             output=dequantizer.output[0], weight=self._weight(node), bias=bias,
-            bias_node=last.name if last is not node else None, dequant_scale=self._scales(dequantizer),
+            bias_node=last.name if last is not node else None, dequant_scale=dequant_scales(words),
             dequantizer=dequantizer.name, half=attributes_of(dequantizer).get("dtype", 0) == 1,
             padding=None if pad is None else read_padding(pad, self._initializers, codes[source].offset),
+            shift=_shift(words),
         )  # fmt: skip
         if found.dequant_scale.size not in {1, found.channels_out}:
             message = (
@@ -149,18 +153,23 @@ class _Reader:
     def _bias(self, node: onnx.NodeProto) -> Array | None:
         return self._constant(node.input[2], node) if len(node.input) > 2 and node.input[2] else None
 
-    def _scales(self, dequantizer: onnx.NodeProto) -> Array:
+    def _words(self, dequantizer: onnx.NodeProto) -> Array:
         words = self._constant(dequantizer.input[1], dequantizer)
         if words.dtype != np.uint64:
             message = f"node '{dequantizer.name}': its parameter is {words.dtype}, uint64 was expected"
             raise ExportError(message)
-        return dequant_scales(words)
+        return words
 
     def _constant(self, name: str, node: onnx.NodeProto) -> Array:
         if name not in self._initializers:
             message = f"node '{node.name}': '{name}' is not an initializer"
             raise ExportError(message)
         return numpy_helper.to_array(self._initializers[name])
+
+
+def _shift(words: Array) -> Array | None:
+    shift = dequant_shifts(words)
+    return shift if shift.any() else None
 
 
 def _quantizer(node: onnx.NodeProto) -> Quantizer:

@@ -18,6 +18,7 @@ from calibrant.export.proto_graph import run_session, session_of
 from calibrant.export.static_shapes import elements_of
 from calibrant.export.weight_only_graph import WeightOnlyNode
 from calibrant.proto.record import RecordEntry
+from calibrant.quantizers.shift import INT16
 
 _CHAIN = ("Sub", "Clip", "Add", "Round", "Mul")  # from the layer backwards to the float data
 _HELD_ELEMENTS = 32 * 2**20  # exposed float32 elements held of one feed, about 128 MB; a single layer may need more
@@ -37,7 +38,8 @@ class FakeLayer:
         limits: least and greatest code.
         weight: int8 codes, or None.
         bias: int32 codes, or None.
-        dequant_scale: factors of the last Mul, flattened.
+        dequant_scale: factors of the last Mul, flattened; without the power of two that undoes a shift.
+        shift: by how many bits accumulators are shifted into int16, flattened; None: they are not.
     """
 
     name: str
@@ -50,6 +52,7 @@ class FakeLayer:
     weight: Array | None
     bias: Array | None
     dequant_scale: Array
+    shift: Array | None = None
 
     @property
     def exposed(self) -> tuple[str, str, str]:
@@ -114,12 +117,15 @@ class FakeReader:
         last = node if bias_node is None else self._node(bias_node)
         data = self._before_pad(node)
         chain = self._quantizer(data, f"layer '{name}'")
-        mul, output = self._dequantizer(last, half=half)
+        shift, last_value = self._shift(last)
+        mul, output = self._dequantizer(last_value, half=half)
+        scales = self._operand(mul, 1).reshape(-1)
         scale, offset, limits = self._constants(chain, f"layer '{name}'")
         return FakeLayer(
             name=name, source=self._source(chain["Mul"].input[0], half=half), data=data, output=output,
             scale=np.float32(scale), offset=int(offset), limits=limits, weight=self._weight(node),
-            bias=self._bias(node, last), dequant_scale=self._operand(mul, 1).reshape(-1),
+            bias=self._bias(node, last), shift=shift,
+            dequant_scale=scales if shift is None else (scales * np.exp2(-shift.astype(np.float32))).astype(np.float32),
         )  # fmt: skip
 
     def balance_fault(self, layer: FakeLayer, entry: RecordEntry) -> str | None:
@@ -180,6 +186,18 @@ class FakeReader:
         """Return the codes that a layer reads, maybe through the Pad of an AveragePool."""
         pad = self._producers.get(node.input[0]) if node.op_type == "AveragePool" else None
         return str(node.input[0] if pad is None or pad.op_type != "Pad" else pad.input[0])
+
+    def _shift(self, last: onnx.NodeProto) -> tuple[Array | None, onnx.NodeProto]:
+        """Return the shift behind a layer, if any, and the node that the Mul of the dequantizer follows."""
+        mul = self._only_reader(last, "Mul")
+        readers = self._readers.get(mul.output[0], [])
+        if len(readers) != 1 or readers[0].op_type != "Floor":
+            return None, last
+        clip = self._only_reader(readers[0], "Clip")
+        if (int(self._operand(clip, 1)), int(self._operand(clip, 2))) != INT16:
+            message = f"node '{clip.name}': the fake-quant model must clip a shifted accumulator to int16"
+            raise ExportError(message)
+        return -np.log2(self._operand(mul, 1).reshape(-1)), clip
 
     def _dequantizer(self, last: onnx.NodeProto, *, half: bool) -> tuple[onnx.NodeProto, str]:
         mul = self._only_reader(last, "Mul")

@@ -20,6 +20,7 @@ from calibrant.export.rewrite import AnyPlacement, Chain, Encoded, rewrite
 from calibrant.export.weight_only import EncodedWeight
 from calibrant.ingest.model import PreparedModel
 from calibrant.quantizers.affine import CodeArray, Float32Array, code_range
+from calibrant.quantizers.shift import INT16
 
 _LEAST_OPSET = 11  # Round exists, and Clip takes its limits as inputs, from here on
 
@@ -72,12 +73,26 @@ class FakeQuantForm:
     def dequantizer(self, encoded: EncodedLayer, accumulator: ir.Value) -> tuple[Chain, str]:
         """Multiply by what one unit of the accumulator is worth."""
         prefix = f"{encoded.layer.name}.dequant.fakequant"
-        scale = self._constant(f"{prefix}.scale", _along_channels(encoded))
-        nodes = [self._node("Mul", f"{prefix}.mul", [accumulator, scale])]
+        nodes = self._shift(encoded, prefix, accumulator) if encoded.quantized.shift else []
+        scale = self._constant(f"{prefix}.scale", _along_channels(encoded, encoded.quantized.shifted_scale))
+        value = nodes[-1].outputs[0] if nodes else accumulator
+        nodes.append(self._node("Mul", f"{prefix}.mul", [value, scale]))
         if encoded.float_type != "float32":
-            nodes.append(self._cast(f"{prefix}.cast", nodes[0].outputs[0], ir.DataType[encoded.float_type.upper()]))
+            nodes.append(self._cast(f"{prefix}.cast", nodes[-1].outputs[0], ir.DataType[encoded.float_type.upper()]))
             nodes.append(self._node("Identity", f"{prefix}.identity", [nodes[-1].outputs[0]]))
         return Chain(tuple(nodes), nodes[-1].outputs[0]), scale.name or ""
+
+    def _shift(self, encoded: EncodedLayer, prefix: str, accumulator: ir.Value) -> list[ir.Node]:
+        """Shift the accumulator into int16: ``clip(floor(acc * 2**-N), -32768, 32767)``."""
+        powers = np.exp2(-np.array(encoded.quantized.shift, np.float32)).astype(np.float32)
+        factor = self._constant(f"{prefix}.shift", _along_channels(encoded, powers))
+        limits = [
+            self._constant(f"{prefix}.{end}_val", value) for end, value in zip(("min", "max"), INT16, strict=True)
+        ]
+        nodes = [self._node("Mul", f"{prefix}.shift_mul", [accumulator, factor])]
+        nodes.append(self._node("Floor", f"{prefix}.floor", [nodes[0].outputs[0]]))
+        nodes.append(self._node("Clip", f"{prefix}.clip", [nodes[1].outputs[0], *limits]))
+        return nodes
 
     def padding(self, encoded: EncodedLayer, node: ir.Node) -> None:
         """Codes without offset are padded with 0, as the float data was."""
@@ -122,9 +137,9 @@ def build_fake_quant(
     return into_memory(model), placements
 
 
-def _along_channels(encoded: EncodedLayer) -> Float32Array:
-    """Shape the dequant scales so that they broadcast along the output channels: [1,C,1,1] for Conv, [C] for matrices, [] for one."""
-    scale, layer = encoded.quantized.dequant_scale, encoded.layer
+def _along_channels(encoded: EncodedLayer, scale: Float32Array) -> Float32Array:
+    """Shape values so that they broadcast along the output channels: [1,C,1,1] for Conv, [C] for matrices, [] for one."""
+    layer = encoded.layer
     if scale.size == 1:
         return scale.reshape(())
     if layer.op_type in {"Conv", "ConvTranspose"}:

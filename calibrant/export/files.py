@@ -136,6 +136,7 @@ def record_entries(encoded: Sequence[EncodedLayer], unfused: Collection[str] = (
             fakequant_precision_mode=FORCED if item.quantized.half_factors else None,
             cluster=item.quantized.cluster,
             tensor_balance_factor=_factors(item),
+            shift_bit=item.quantized.shift,
             skip_fusion=True if item.layer.name in unfused else None,
         )
         for item in encoded

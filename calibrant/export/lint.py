@@ -17,7 +17,7 @@ from calibrant.errors import ExportError
 from calibrant.export.balance import balance_fault
 from calibrant.export.integer_layers import INTEGER_OPS
 from calibrant.export.proto_graph import attributes_of, default_opset, values_read
-from calibrant.export.quantized_layer import dequant_scales
+from calibrant.export.quantized_layer import dequant_scales, dequant_shifts
 from calibrant.export.static_shapes import ranks_of
 from calibrant.export.weight_only import DEQUANTIZE_OPSETS, is_weight_only
 from calibrant.export.weight_only_graph import codes_behind, read_weight_only
@@ -252,10 +252,11 @@ def _word_shape(graph: _Graph, node: onnx.NodeProto, layer: onnx.NodeProto, word
     if words.ndim != 1 or words.size not in {1, channels}:
         expected = "1" if channels is None else f"1 or {channels}"
         yield Finding("error", _name(node), f"parameter of shape {words.shape}; length {expected} was expected")
-    if np.any(words >> np.uint64(32)):
-        yield Finding(
-            "error", _name(node), "the upper 32 bits of a word are not 0 (they would be read as shift and offset)"
-        )
+    shift = dequant_shifts(words)
+    if np.any(words >> np.uint64(40)):
+        yield Finding("error", _name(node), "bits above 39 of a word are not 0 (they would be read as an offset)")
+    if shift.any() and (shift.min() < 1 or shift.max() > 16):
+        yield Finding("error", _name(node), "shifts (bits 39 to 32) must be 0 in all words, or from 1 to 16 in all")
     if attributes_of(node).get("dtype", 0) not in {0, 1}:
         yield Finding("error", _name(node), "dtype must be 0 (float32) or 1 (float16)")
 
@@ -267,7 +268,9 @@ def _float_types(graph: _Graph) -> Iterator[Finding]:
         entry = None if layer is None else graph.record.get(layer.name)
         kind = {0: "FLOAT32", 1: "FLOAT16"}.get(attributes_of(node).get("dtype", 0))
         if entry is not None and entry.op_data_type not in (None, kind):
-            yield Finding("error", _name(node), f"dtype makes {kind}, but op_data_type of the record is {entry.op_data_type}")
+            yield Finding(
+                "error", _name(node), f"dtype makes {kind}, but op_data_type of the record is {entry.op_data_type}"
+            )
 
 
 def _word_values(graph: _Graph, node: onnx.NodeProto, layer: onnx.NodeProto, words: np.ndarray) -> Iterator[Finding]:
@@ -280,6 +283,9 @@ def _word_values(graph: _Graph, node: onnx.NodeProto, layer: onnx.NodeProto, wor
     wanted = dequant_factors(entry.scale_d, entry.scale_w, half=entry.fakequant_precision_mode == FORCED)
     if scales.shape != wanted.shape or not np.array_equal(scales, wanted):
         yield Finding("error", _name(node), "words differ from scale_d * scale_w of the record")
+    told = list(entry.shift_bit) if any(entry.shift_bit) else [0]
+    if not np.array_equal(dequant_shifts(words), np.broadcast_to(told, scales.shape if len(told) == 1 else len(told))):
+        yield Finding("error", _name(node), "shifts (bits 39 to 32 of the words) are not shift_bit of the record")
 
 
 def _record(graph: _Graph) -> Iterator[Finding]:
@@ -429,6 +435,6 @@ def _name(node: onnx.NodeProto) -> str:
 
 
 _RULES: tuple[Rule, ...] = (
-    _opset, _domains, _order, _names, _attributes, _quantizers, _code_readers, _layers, _words, _float_types,
-    _record, _pairs, _weights_alone, _ranks,
+    _opset, _domains, _order, _names, _attributes, _quantizers, _code_readers, _layers, _words, _float_types, _record, _pairs,
+    _weights_alone, _ranks,
 )  # fmt: skip

@@ -4,6 +4,7 @@ Codes: spec algorithms 1.2 (weights, divided by the scale, half to even) and 10 
 ``float32(scale_d * scale_w)`` in the low half of a uint64 (spec amct-config-and-export 5.2).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,7 @@ class QuantizedLayer:
         cluster: NUQ's centres, which replace the weight codes; empty where they are uniform.
         half_factors: whether the dequant scale has 19 bits (``FORCE_FP16_QUANT``).
         balance: DMQ's factors, shape (Cin,): the data is divided by them, the weight multiplied; None where it is not balanced.
+        shift: by how many bits (1 to 16) accumulators are shifted into int16, one for each of `scale_w`; empty: they are not.
 
     Raises:
         ExportError: a scale is not positive and finite, the offset leaves the code range, or the number of scales fits no channel count.
@@ -51,17 +53,26 @@ class QuantizedLayer:
     cluster: tuple[int, ...] = ()
     balance: Float32Array | None = None
     half_factors: bool = False
+    shift: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _check_scales(self)
         _check_offset(self)
         _check_lengths(self)
         _check_factors(self)
+        _check_shift(self)
 
     @property
     def dequant_scale(self) -> Float32Array:
         """What one unit of the accumulator is worth: ``float32(scale_d * scale_w)``, shape of `scale_w`."""
         return dequant_factors(self.scale_d, self.scale_w, half=self.half_factors)
+
+    @property
+    def shifted_scale(self) -> Float32Array:
+        """What one unit of the shifted accumulator is worth: ``dequant_scale * 2**shift``, which is exact."""
+        if not self.shift:
+            return self.dequant_scale
+        return (self.dequant_scale * np.exp2(np.array(self.shift, np.float32))).astype(np.float32)
 
     @property
     def reciprocal(self) -> np.float32:
@@ -116,18 +127,31 @@ class EncodedLayer:
     @property
     def words(self) -> WordArray:
         """The AscendDequant parameter, shape of `scale_w`."""
-        return dequant_words(self.quantized.dequant_scale)
+        return dequant_words(self.quantized.dequant_scale, self.quantized.shift)
 
 
-def dequant_words(dequant_scale: Float32Array) -> WordArray:
-    """Pack dequant scales into uint64 words: float32 bits below, shift 0 and weight offset 0 above.
+def dequant_words(dequant_scale: Float32Array, shift: Sequence[int] = ()) -> WordArray:
+    """Pack dequant scales into uint64 words: float32 bits below, the shift in bits 39 to 32, weight offset 0 above.
 
     Example:
         >>> scale = np.float32(0.0078125) * np.array([0.05], np.float32)
         >>> dequant_words(scale).tolist()
         [969723085]
+        >>> hex(dequant_words(scale, [3])[0])
+        '0x339cccccd'
     """
-    return np.ascontiguousarray(dequant_scale, np.float32).view(np.uint32).astype(np.uint64)
+    words = np.ascontiguousarray(dequant_scale, np.float32).view(np.uint32).astype(np.uint64)
+    return words | (np.array(shift, np.uint64) << np.uint64(32)) if len(shift) else words
+
+
+def dequant_shifts(words: WordArray) -> npt.NDArray[np.uint8]:
+    """Unpack the shifts of uint64 dequant words: 0 where accumulators are not shifted.
+
+    Example:
+        >>> dequant_shifts(np.array([0x33F000000], np.uint64)).tolist()
+        [3]
+    """
+    return ((words >> np.uint64(32)) & np.uint64(0xFF)).astype(np.uint8)
 
 
 def dequant_scales(words: WordArray) -> Float32Array:
@@ -201,6 +225,18 @@ def _check_factors(quantized: QuantizedLayer) -> None:
         message = (
             f"layer '{layer.name}': balance factors of shape {factors.shape} for {layer.channels_in} input channels; "
             "a layer with a weight, and one factor an input channel, are needed"
+        )
+        raise ExportError(message)
+
+
+def _check_shift(quantized: QuantizedLayer) -> None:
+    layer, shift = quantized.layer, quantized.shift
+    if not shift:
+        return
+    if layer.weight is None or len(shift) != quantized.scale_w.size or not all(1 <= one <= 16 for one in shift):
+        message = (
+            f"layer '{layer.name}': {len(shift)} shifts for {quantized.scale_w.size} weight scales; a layer with a weight has one "
+            "from 1 to 16 for each, or none"
         )
         raise ExportError(message)
 

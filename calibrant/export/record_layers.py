@@ -87,9 +87,9 @@ def layers_of_record(
         source: name of the record for messages.
 
     Raises:
-        ConfigError: an entry asks for something that would change the models and is not applied (balance
-            factors, shifts, clusters, 4 bits, fp16 factors, key-value caches, recurrent weights, pruning); a scale without a
-            float32 reciprocal or product; or no entry with scales.
+        ConfigError: an entry asks for something that would change the models and is not applied (data of 4
+            bits, fp16 factors, key-value caches, recurrent weights, pruning); a scale without a float32 reciprocal or product; or
+            no entry with scales.
     """
     for group in prunes:
         message = f"{group.where}: prune_record of {_members(group)}: {_LATER}; give the pruned model and delete it"
@@ -209,7 +209,7 @@ def _check_lengths(entry: RecordEntry, layer: Layer) -> None:
         _reject(entry, "scale_w", f"{given} scale_w; the {layer.op_type} needs {detail.rstrip(',')}")
     if len(entry.offset_w) != given:
         _reject(entry, "scale_w", f"{given} scale_w but {len(entry.offset_w)} offset_w; as many (all 0) are expected")
-    if len(entry.shift_bit) not in (0, *lengths):
+    if len(entry.shift_bit) not in (0, 1, given):
         _reject(
             entry, "shift_bit", f"{len(entry.shift_bit)} shift_bit for {given} scale_w; none or as many are expected"
         )
@@ -229,9 +229,7 @@ def _refuse_unapplied(entry: RecordEntry) -> None:
 
 
 def _unapplied(entry: RecordEntry) -> Iterator[tuple[str, str]]:
-    """Yield what would change numbers; shifts of 0 change nothing."""
-    if any(entry.shift_bit):
-        yield "shift_bit", "shift_bit"
+    """Yield what would change numbers."""
     if entry.kv_scale or entry.kv_offset:
         yield "kv_cache_value", "kv_cache_value"
     if entry.scale_h is not None or entry.scale_r:
@@ -252,6 +250,7 @@ def _quantized(layer: Layer, entry: RecordEntry) -> QuantizedLayer:
         cluster=entry.cluster,
         half_factors=entry.fakequant_precision_mode == FORCED,
         balance=np.array(entry.tensor_balance_factor, np.float32) if entry.tensor_balance_factor else None,
+        shift=_shift(entry),
     )
     _check_products(entry, quantized)
     return quantized
@@ -259,6 +258,12 @@ def _quantized(layer: Layer, entry: RecordEntry) -> QuantizedLayer:
 
 def _bits(type_name: str | None) -> int:
     return 8 if type_name is None else int(type_name.removeprefix("INT"))
+
+
+def _shift(entry: RecordEntry) -> tuple[int, ...]:
+    """Return the shifts, one for each scale of the weight; 0 throughout means none."""
+    shift = entry.shift_bit if any(entry.shift_bit) else ()
+    return shift * len(entry.scale_w) if len(shift) == 1 else shift
 
 
 def _check_products(entry: RecordEntry, quantized: QuantizedLayer) -> None:

@@ -214,6 +214,7 @@ def _constant_faults(graph: DeployGraph, layer: IntegerLayer, fake: FakeLayer, e
         (_same(layer.weight, fake.weight), "the weight codes of the two models differ"),
         (_same(layer.bias, fake.bias), "the bias codes of the two models differ"),
         (_same(layer.dequant_scale, fake.dequant_scale), "the dequant scales of the two models differ"),
+        (_whole(layer.shift) == _whole(fake.shift), "the shifts of the two models differ"),
         (quantizer.scale == fake.scale, "the data scales of the two models differ"),
         (quantizer.offset == fake.offset, "the data offsets of the two models differ"),
         (code_range(quantizer.bits) == fake.limits, "the code ranges of the two models differ"),
@@ -231,6 +232,7 @@ def _record_checks(quantizer: Quantizer, fake: FakeLayer, entry: RecordEntry | N
         (fake.scale == np.float32(1) / scale_d, "the fake-quant data scale is not float32(1 / scale_d) of the record"),
         (fake.offset == entry.offset_d, "the fake-quant data offset is not that of the record"),
         (_same(fake.dequant_scale, words), "the fake-quant dequant scales are not scale_d * scale_w of the record"),
+        (_whole(fake.shift) == _shifts_of(entry), "the fake-quant shifts are not shift_bit of the record"),
         (f"INT{quantizer.bits}" == (entry.act_type or "INT8"), "the data width is not that of the record"),
         (_within_width(fake.weight, entry), "weight codes are wider than the record says"),
         (_in_cluster(fake.weight, entry), "weight codes are not among the centres (cluster) of the record"),
@@ -244,6 +246,16 @@ def _within_width(codes: Array | None, entry: RecordEntry) -> bool:
 
 def _in_cluster(codes: Array | None, entry: RecordEntry) -> bool:
     return codes is None or not entry.cluster or bool(np.isin(codes, entry.cluster).all())
+
+
+def _whole(shift: Array | None) -> list[float]:
+    return [] if shift is None else np.asarray(shift, np.float64).tolist()
+
+
+def _shifts_of(entry: RecordEntry) -> list[float]:
+    """Return the shifts of a record, one for each scale; 0 throughout means that there are none."""
+    shift = [float(one) for one in entry.shift_bit]
+    return [] if not any(shift) else shift * len(entry.scale_w) if len(shift) == 1 else shift
 
 
 def _same(first: Array | None, second: Array | None) -> bool:

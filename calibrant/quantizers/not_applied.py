@@ -42,7 +42,6 @@ FEATURES: Final[Mapping[str, Feature]] = {
     "ada_quantize": Feature(lambda row: row.weight.algorithm == "ada", _uniform, _ARQ, ("ada_quantize",)),
 }
 OF_MODEL: Final[Mapping[str, str]] = {  # settings of the whole model, by field
-    "joint_quant": "joint_quant: true {}: the data of each layer gets a scale of its own",
     "weight_offset": "weight_offset: true {}: weights are quantized symmetrically, as the NPU needs it",
     "enable_auto_nuq": "enable_auto_nuq: true {}: no layer is chosen for NUQ",
 }

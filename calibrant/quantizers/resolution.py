@@ -11,6 +11,7 @@ from calibrant.proto.op_types import OpType, tensor_types
 from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers import layer_limits as limits
 from calibrant.quantizers.half_factors import FORCED
+from calibrant.quantizers.joint_groups import join_layers
 from calibrant.quantizers.layer_plan import LayerPlan, Plan, TensorPlan
 from calibrant.quantizers.layer_settings import (
     COMMON,
@@ -89,13 +90,14 @@ class Resolution:
         self.nuq, remarks = nuq_layers(self.config, self.layers, self.nodes, self.known_nuq)
         self.events.extend(remarks)
         tensors = TensorInputs(self.config, self.nodes)
-        rows = tuple(self._row(row) for row in self.layers)
+        rows, joined = join_layers(self.config, [self._row(row) for row in self.layers], self.layers, self.nodes)
         inputs = tensors.beside(rows, self.layers)
         self._check_something_left(rows, inputs)
         self._report_inert_type_overrides()
         self._report_shadowed_blocks()
         self._report_adjusted()
         self._report_wide_data()
+        self.events.extend(joined)
         self.events.extend(tensors.events)
         self.events.extend(self.unapplied.events())
         return Plan(rows, tuple(self.events), inputs, self.config.batch_num)
