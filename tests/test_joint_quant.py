@@ -258,7 +258,7 @@ def accumulators(entry: Any, data: np.ndarray, weight: np.ndarray, bias: Any) ->
     if weight.ndim == 4:
         total = naive.convolution(whole, exporting.weight_codes(weight, "Conv", 1, scales), 1, pads=[1, 1, 1, 1])
     else:
-        total = naive.matrix_product(whole, exporting.weight_codes(weight.T, "Gemm", 1, scales).T)
+        total = naive.matrix_product(whole, exporting.weight_codes(weight, "Gemm", 1, scales))
     if bias is not None:
         held: Any = naive.bias_codes(bias, entry.scale_d, np.array(scales))
         total = total + np.array(held).reshape(1, -1, *[1] * (total.ndim - 2))
