@@ -250,6 +250,42 @@ def test_layers_with_and_without_their_data_stand_side_by_side(tmp_path: Path) -
     assert {check.layer: check.exact for check in report.layers} == {"first": False, "second": True}
 
 
+def test_the_add_behind_a_float_matmul_can_be_a_quantized_input(tmp_path: Path) -> None:
+    case = CASES["MatMul and Add"]
+    source = models.save(case.proto(), tmp_path / "m.onnx")
+    (tmp_path / "quant.cfg").write_text(
+        'common_config { weight_compress_only: true } tensor_quantize { layer_name: "add" input_index: 0 }'
+    )
+    feeds = [{"x": case.feed(seed)} for seed in range(2)]
+    prefix = tmp_path / "out" / "m"
+    calibrant.run(source, feeds, run=tmp_path / "m.run", config=tmp_path / "quant.cfg", prefix=prefix)
+    files = export_files(prefix)
+    assert list(exporting.read_record(files.record)) == ["layer", "add:0"]
+    assert verify_export(files, feeds).failures() == []
+    again = export_record(files.record, source, tmp_path / "again" / "m")
+    assert again.deploy.read_bytes() == files.deploy.read_bytes()
+
+
+def test_a_float16_model_runs(tmp_path: Path) -> None:
+    case = CASES["Conv"]
+    arrays = {name: array.astype(np.float16) for name, array in case.arrays().items()}
+    nodes = [models.node("Conv", ["x", "w", "b"], "y", "layer", pads=[1, 1, 1, 1])]
+    shapes = [models.value(name, ["N", size, 6, 5], onnx.TensorProto.FLOAT16) for name, size in (("x", 4), ("y", 5))]
+    source = models.save(models.model(nodes, shapes[:1], shapes[1:], arrays, opset=13), tmp_path / "m.onnx")
+    (tmp_path / "quant.cfg").write_text(
+        "common_config { weight_compress_only: true arq_quantize { asymmetric: true } }"
+    )
+    feeds = [{"x": case.feed(seed).astype(np.float16)} for seed in range(2)]
+    prefix = tmp_path / "out" / "m"
+    calibrant.run(source, feeds, run=tmp_path / "m.run", config=tmp_path / "quant.cfg", prefix=prefix)
+    files = export_files(prefix)
+    assert types_of(files.deploy) == ["Cast", "Sub", "Mul", "Cast", "Conv"]
+    assert "op_data_type: 'FLOAT16'" in files.record.read_text()
+    assert verify_export(files, feeds).failures() == []
+    again = export_record(files.record, source, tmp_path / "again" / "m")
+    assert again.deploy.read_bytes() == files.deploy.read_bytes()
+
+
 TAMPERED = {
     "a code of one model": (["deploy"], "w", 3, "weight codes of the two models differ"),
     "a scale of both": (["deploy", "fake_quant"], "layer.weight.scale", 0.5, "scales of the weight are not scale_w"),

@@ -173,7 +173,10 @@ def _factors(encoded: EncodedLayer) -> tuple[np.float32, ...]:
 
 def _check_layers(quantized: Sequence[QuantizedLayer | WeightOnlyLayer], tensors: Sequence[QuantizedTensor]) -> None:
     names = [*(item.layer.name for item in quantized), *(tensor.key for tensor in tensors)]
-    biases = {item.layer.bias_node: item.layer.name for item in quantized if item.layer.bias_node is not None}
+    whole = [
+        item.layer for item in quantized if isinstance(item, QuantizedLayer)
+    ]  # weights alone leave the bias in float
+    biases = {layer.bias_node: layer.name for layer in whole if layer.bias_node is not None}
     for tensor in tensors:
         if tensor.node in biases:
             message = (
