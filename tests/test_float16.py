@@ -122,6 +122,22 @@ def test_batch_norm_is_fused_in_float16(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weight.numpy(), expected.astype(F16))
 
 
+def test_inputs_of_other_nodes_stay_in_float(tmp_path: Path) -> None:
+    proto = CASES["Conv 2-D"].proto()
+    proto.graph.node.append(models.node("MaxPool", ["y"], "z", "maxpool", kernel_shape=[2, 2]))
+    proto.graph.output.append(models.value("z", ["N", None, None, None]))
+    model = models.save(halved(proto), tmp_path / "m.onnx")
+    config = tmp_path / "quant.cfg"
+    config.write_text('tensor_quantize { layer_name: "maxpool" input_index: 0 }')
+    feeds = [{"x": CASES["Conv 2-D"].feed(seed).astype(F16)} for seed in range(3)]
+    done = calibrant.run(model, feeds, run=tmp_path / "r.run", config=config, prefix=tmp_path / "a" / "m")
+    reason = "in a model with float16 Ascend quantizes no MaxPool"
+    assert done.read("plan").filter(layer="maxpool").select("enabled", "reason").rows() == [(False, reason)]
+    assert f"tensor_quantize of 'maxpool:0' has no effect: {reason}" in done.read("events")["message"].to_list()
+    deploy = onnx.load(export_files(tmp_path / "a" / "m").deploy)
+    assert [node.op_type for node in deploy.graph.node].count("AscendQuant") == 1
+
+
 def test_a_mixed_model_quantizes_no_pooling_either(tmp_path: Path) -> None:
     proto = halved(CASES["Conv 2-D"].proto())
     proto.graph.node.extend([

@@ -46,7 +46,16 @@ def kernel_rank(node: ir.Node, weight: ir.Value | None) -> int:
 
 def model_nodes(graph: ir.Graph) -> dict[str, ModelNode]:
     """Return what a configuration may need to know of each named node of a graph, in its order."""
-    return {str(node.name): _model_node(node) for node in graph if node.name}
+    half = is_half(graph)
+    return {str(node.name): _model_node(node)._replace(half=half) for node in graph if node.name}
+
+
+def is_half(graph: ir.Graph | None) -> bool:
+    """Whether an input or a weight of a network is float16, which switches pooling and two-variable products off (3.1)."""
+    if graph is None:
+        return False
+    values = (*graph.inputs, *graph.initializers.values())
+    return any(value.dtype == ir.DataType.FLOAT16 for value in values)
 
 
 def _model_node(node: ir.Node) -> ModelNode:

@@ -24,7 +24,9 @@ def _model_nodes(graph: onnx.GraphProto) -> dict[str, ModelNode]:
     makers = {name: _op_type(node) for node in graph.node for name in node.output}
     others = {value.name for value in (*graph.input, *graph.value_info) if value.type.tensor_type.elem_type not in _FLOATS}
     named = [node for node in graph.node if node.name]
-    return {node.name: _model_node(node, constants | {""}, makers, others) for node in named}
+    types = [value.type.tensor_type.elem_type for value in graph.input] + [one.data_type for one in graph.initializer]
+    half = onnx.TensorProto.FLOAT16 in types
+    return {node.name: _model_node(node, constants | {""}, makers, others)._replace(half=half) for node in named}
 
 
 def _model_node(

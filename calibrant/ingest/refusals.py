@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from calibrant.ingest.nodes import channels, kernel_rank
+from calibrant.ingest.nodes import channels, is_half, kernel_rank
 from calibrant.ingest.passes.constants import initializer_tensor
 
 Array = npt.NDArray[Any]
@@ -98,14 +98,6 @@ def _refuse_dtype(what: str, dtype: ir.DataType | None) -> str | None:
 
 def _dtype_name(dtype: ir.DataType | None) -> str:
     return {"DOUBLE": "float64"}.get(str(dtype), str(dtype).lower())
-
-
-def is_half(graph: ir.Graph | None) -> bool:
-    """Whether an input or a weight of a network is float16, which switches pooling and two-variable products off (3.1)."""
-    if graph is None:
-        return False
-    values = (*graph.inputs, *graph.initializers.values())
-    return any(value.dtype == ir.DataType.FLOAT16 for value in values)
 
 
 def _refuse_values(what: str, tensor: ir.TensorProtocol) -> str | None:

@@ -60,7 +60,8 @@ class TensorInputs:
         data_rule = DEFAULT if one.data is None else TENSOR
         plan = data_plan(settings, 8, asymmetric=asymmetric)
         tensor = node.tensors[one.input_index] if node.tensors else ""
-        return TensorPlan(one.layer, node.op_type, one.input_index, plan, data_rule, rule, tensor)
+        found = TensorPlan(one.layer, node.op_type, one.input_index, plan, data_rule, rule, tensor)
+        return self._in_float(found, f"in a model with float16 Ascend quantizes no {node.op_type}") if node.half else found
 
     def _checked_node(self, one: TensorSettings) -> ModelNode:
         node = self._nodes.get(one.layer)
@@ -96,7 +97,9 @@ class TensorInputs:
         found = [holders[name] for name in self._nodes[one.layer].tensors if name in holders]
         if one.op_type != "Add" or not found:
             return one
-        reason = f"the Add is the bias of layer '{found[0]}', which is quantized"
+        return self._in_float(one, f"the Add is the bias of layer '{found[0]}', which is quantized")
+
+    def _in_float(self, one: TensorPlan, reason: str) -> TensorPlan:
         self.events.append(Event("fit", "warn", f"{TENSOR} of '{one.key}' has no effect: {reason}", one.layer))
         return replace(one, reason=reason)
 

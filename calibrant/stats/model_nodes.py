@@ -15,6 +15,7 @@ class ModelNode(NamedTuple):
         tensors: names of the values that it reads, one an input; empty for an input that is left out.
         outputs: names of the values that it makes.
         not_float: positions of the inputs that are known not to be float32 or float16.
+        half: whether the model has float16 inputs or weights.
     """
 
     op_type: str
@@ -25,3 +26,4 @@ class ModelNode(NamedTuple):
     tensors: tuple[str, ...] = ()
     not_float: frozenset[int] = frozenset()
     outputs: tuple[str, ...] = ()
+    half: bool = False
