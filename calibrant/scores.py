@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,8 @@ def check_fit(run: Run, fit: str, files: ExportedFiles) -> None:
             raise ExportError(message)
 
 
-Scales = tuple[float | None, int, tuple[float, ...], tuple[float, ...]]  # scale_d, offset_d, scale_w, balance factors
+# scale_d, offset_d, scale_w, balance factors, shifts
+Scales = tuple[float | None, int, tuple[float, ...], tuple[float, ...], tuple[int, ...]]
 
 
 def _entry_scales(entry: RecordEntry) -> Scales:
@@ -40,32 +42,30 @@ def _entry_scales(entry: RecordEntry) -> Scales:
         entry.offset_d or 0,
         tuple(map(float, entry.scale_w)),
         tuple(map(float, entry.tensor_balance_factor)),
+        tuple(entry.shift_bit) if any(entry.shift_bit) else (),
     )
 
 
 def _fit_scales(run: Run, fit: str) -> dict[str, Scales]:
     names = dict(run.read("layers").select("layer_id", "layer").iter_rows())
     rows = run.read("quant_params").filter(pl.col("fit") == fit).sort("layer_id", "channel")
-    weights = {
-        int(key[0]): tuple(part["scale"])
-        for key, part in rows.filter(role="weight").partition_by("layer_id", as_dict=True).items()
-    }
-    factors = {
-        int(key[0]): tuple(part["factor"])
-        for key, part in run.read("balance")
-        .filter(fit=fit)
-        .sort("channel")
-        .partition_by("layer_id", as_dict=True)
-        .items()
-    }
+    weights = _by_layer(rows.filter(role="weight"), "scale")
+    shifts = _by_layer(rows.filter(role="shift"), "offset")
+    factors = _by_layer(run.read("balance").filter(fit=fit).sort("channel"), "factor")
     data = rows.filter(role="data").select("layer_id", "scale", "offset")
-    alone: dict[str, Scales] = {names[layer]: (None, 0, scales, ()) for layer, scales in weights.items()}
+    alone: dict[str, Scales] = {names[layer]: (None, 0, scales, (), ()) for layer, scales in weights.items()}
     layers = alone | {
-        names[layer]: (scale, offset, weights.get(layer, (1.0,)), factors.get(layer, ()))
+        names[layer]: (scale, offset, weights.get(layer, (1.0,)), factors.get(layer, ()), shifts.get(layer, ()))
         for layer, scale, offset in data.iter_rows()
     }
     inputs = rows.filter(role="tensor").select("node", "input_index", "scale", "offset").iter_rows()
-    return {**layers, **{f"{node}:{index}": (scale, offset, (), ()) for node, index, scale, offset in inputs}}
+    return {**layers, **{f"{node}:{index}": (scale, offset, (), (), ()) for node, index, scale, offset in inputs}}
+
+
+def _by_layer(rows: pl.DataFrame, column: str) -> dict[int, tuple[Any, ...]]:
+    """Return the values of a column by layer, in the order of the rows."""
+    parts = rows.partition_by("layer_id", as_dict=True, maintain_order=True)
+    return {int(key[0]): tuple(part[column]) for key, part in parts.items()}
 
 
 def score_fit(run: Run, fit: str, files: ExportedFiles, feeds: Feeds) -> float:

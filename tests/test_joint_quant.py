@@ -136,6 +136,29 @@ def test_accumulators_are_clipped_to_int16(tmp_path: Path) -> None:
     assert verify_export(files, [{"x": x}]).passed
 
 
+def test_sums_beyond_float32_may_differ_by_one_step(tmp_path: Path) -> None:
+    """4,000 products of 255 and a weight leave 2**24, so that the floor of a rounded sum may fall on the other side."""
+    case = Case("Gemm", (1, 4000), (4000, 5), (5,))
+    files, wanted = shifted(case, tmp_path, (3,), scale_d=0.004, offset=-128)
+    x = np.abs(case.feed())
+    report = verify_export(files, [{"x": x}, {"x": x[:, ::-1].copy()}])
+    assert report.passed
+    check = report.layers[0]
+    assert (check.channels, check.exact_channels < 5) == (5, True)
+    unit = float(F32(exporting.read_record(files.record)["layer"]["scale_w"][0]) * F32(0.004))
+    assert check.allowed_error > 2 ** wanted[0] * unit
+
+
+def test_a_record_with_other_shifts_is_not_that_of_the_fit(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    record = tmp_path / "a" / "m_record.txt"
+    text = record.read_text()
+    first = next(line for line in text.splitlines() if "shift_bit" in line)
+    record.write_text(text.replace(first, "    shift_bit: 16", 1))
+    with pytest.raises(ExportError, match="layer 'left' has other scales than fit 'default'"):
+        calibrant.verify(run)
+
+
 def words_of(model: onnx.ModelProto) -> onnx.TensorProto:
     found: onnx.TensorProto = next(one for one in model.graph.initializer if one.name == "layer.dequant.param")
     return found

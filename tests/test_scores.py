@@ -63,7 +63,7 @@ def test_a_report_keeps_one_fit_where_asked(model, feeds, tmp_path):
 
 def test_warnings_reach_stderr(model, feeds, tmp_path):
     np.savez(tmp_path / "x.npz", x=np.concatenate([feed["x"] for feed in feeds]))
-    (tmp_path / "q.cfg").write_text("joint_quant: true")
+    (tmp_path / "q.cfg").write_text("weight_offset: true")
     command = [
         sys.executable,
         "-m",
@@ -76,7 +76,7 @@ def test_warnings_reach_stderr(model, feeds, tmp_path):
         str(tmp_path / "q.cfg"),
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stderr.count("joint_quant") == 1
+    assert done.stderr.count("weight_offset") == 1
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "info: capture skipped" in again.stderr
     assert "is replaced" in again.stderr
