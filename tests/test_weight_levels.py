@@ -262,3 +262,47 @@ def test_layers_of_the_real_mapping_file_are_quantized_non_uniformly(tmp_path: P
     record = exporting.read_record(export_files(tmp_path / "o" / "m").record)
     assert {layer: len(entry["cluster"]) for layer, entry in record.items()} == {first: 16, "of another model": 0}
     assert run.read("quant_params").filter(pl.col("role") == "cluster").height == 16
+
+
+# Together with other features
+
+
+@pytest.mark.parametrize("block", [BITS.format(4), NUQ.format(16, 1)])
+@pytest.mark.parametrize("per_column", [False, True])
+@pytest.mark.parametrize("case", [CASES["MatMul and Add"], Case("MatMul", (1, 2, 3, 6), (2, 6, 5))])
+def test_levels_of_balanced_matrices(case: Case, per_column: bool, block: str, tmp_path: Path) -> None:
+    source = models.save(case.proto(), tmp_path / "m.onnx")
+    (tmp_path / "quant.cfg").write_text(f"common_config {{ {block} dmq_balancer {{ }} }}")
+    feeds, prefix = [{"x": case.feed(seed)} for seed in range(3)], tmp_path / "out" / "m"
+    run = calibrant.run(
+        source,
+        feeds,
+        run=tmp_path / "m.run",
+        config=tmp_path / "quant.cfg",
+        prefix=prefix,
+        matmul_per_channel=per_column,
+    )
+    found = Exported(run, export_files(prefix), source)
+    columns = 5 if per_column and "nuq" not in block else 1  # NUQ keeps one scale
+    assert len(exporting.read_record(found.files.record)["layer"]["scale_w"]) == columns
+    assert verified(found, case) == []
+    rebuilt(found, tmp_path)
+
+
+@pytest.mark.parametrize("block", [BITS.format(4), NUQ.format(16, 1)])
+def test_levels_of_layers_that_are_quantized_jointly(block: str, tmp_path: Path) -> None:
+    nodes = [
+        models.node("Conv", ["x", "w"], "a", "left", pads=[1, 1, 1, 1]),
+        models.node("Conv", ["x", "v"], "b", "right", pads=[1, 1, 1, 1]),
+        models.node("Add", ["a", "b"], "y", "add"),
+    ]
+    weights = {"w": models.normal(4, 4, 3, 3, seed=3), "v": models.normal(4, 4, 3, 3, seed=4)}
+    shapes = [models.value(name, ["N", 4, 6, 6]) for name in "xy"]
+    source = models.save(models.model(nodes, shapes[:1], shapes[1:], weights), tmp_path / "m.onnx")
+    (tmp_path / "quant.cfg").write_text(f"joint_quant: true common_config {{ {block} }}")
+    feeds, prefix = [{"x": models.normal(1, 4, 6, 6, seed=seed)} for seed in range(2)], tmp_path / "out" / "m"
+    run = calibrant.run(source, feeds, run=tmp_path / "m.run", config=tmp_path / "quant.cfg", prefix=prefix)
+    found = Exported(run, export_files(prefix), source)
+    assert "shift_bit" in found.files.record.read_text()
+    assert verify_export(found.files, feeds).failures() == []
+    rebuilt(found, tmp_path)
