@@ -33,7 +33,7 @@ from calibrant.stats.histogram import LogLinearHistogram
 from calibrant.stats.run import Run
 from calibrant.stats.tables import SCHEMAS, LayerRow, layer_rows
 from calibrant.stats.weights import channels_first
-from calibrant.tensor_fits import tensor_columns, tensor_ids
+from calibrant.tensor_fits import tensor_columns, tensor_ids, with_products
 from calibrant.weight_range import dead_channels, floored_data, weight_in_range
 
 FloatArray = npt.NDArray[np.floating]
@@ -160,11 +160,13 @@ def calibrate(
     parameters = Parameters(run.model_folder)
     layers = {row.layer_id: row for row in layer_rows(run.read("layers"))}
     plan = resolve_plan(config, list(layers.values()), other_nodes=parameters.nodes)
+    plan = with_products(run, plan)
     enabled = plan.enabled
     measured = [row for row in enabled if not row.applied.weight_only]
     balanced = balance_layers(run, enabled, layers, parameters, again)
     inputs = {one: (found, one.data, None) for one, found in tensor_ids(run, plan.enabled_tensors).items()}
-    keys = [*map(_data_key, measured), *inputs.values()]
+    seconds = {row.layer_id: (row.tensor_id_b, row.data, None) for row in enabled if row.tensor_id_b is not None}
+    keys = [*map(_data_key, measured), *inputs.values(), *seconds.values()]
     statistics = _Statistics(run, balanced, joint_tensors(measured))
     data = _fit_all_data(statistics, keys, exact=exact, progress=progress)
     weights = {
@@ -181,8 +183,20 @@ def calibrate(
     _require_a_layer(plan)
     frames = {
         "plan": plan.frame(name),
-        "search": pl.concat([_search_frame(name, enabled, data, weights), *_tensor_searches(name, inputs, data)]),
-        "quant_params": pl.concat([_parameter_frame(name, enabled, data, weights), *_tensor_rows(name, inputs, data)]),
+        "search": pl.concat(
+            [
+                _search_frame(name, enabled, data, weights),
+                *_tensor_searches(name, inputs, data),
+                *_second_searches(name, seconds, data),
+            ]
+        ),
+        "quant_params": pl.concat(
+            [
+                _parameter_frame(name, enabled, data, weights),
+                *_tensor_rows(name, inputs, data),
+                *_second_rows(name, seconds, data),
+            ]
+        ),
         "balance": balance_frame(name, balanced),
     }
     told = [*(part.events for part in data.values()), *(part.events for part in weights.values() if part is not None)]
@@ -344,6 +358,20 @@ def _parameter_frame(
         if found is not None and weight is not None and weight.bias is not None:
             parts.append(_bias_rows(name, row, weight.bias, found.fit, weight.fit))
     return pl.concat(parts)
+
+
+def _second_searches(
+    name: str, seconds: Mapping[int, DataKey], data: Mapping[DataKey, _DataFit]
+) -> list[pl.DataFrame]:
+    return [_search_rows(name, layer_id, key[0], data[key].fit) for layer_id, key in seconds.items()]
+
+
+def _second_rows(name: str, seconds: Mapping[int, DataKey], data: Mapping[DataKey, _DataFit]) -> list[pl.DataFrame]:
+    """Rows of the second inputs of products: they take the place of a weight."""
+    return [
+        _data_row(name, {"layer_id": layer_id, "tensor_id": key[0], "role": "weight"}, data[key])
+        for layer_id, key in seconds.items()
+    ]
 
 
 def _tensor_rows(

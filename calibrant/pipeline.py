@@ -211,7 +211,8 @@ def capture_with_data(
         prepared = prepare_configured(Path(model), settings, fix_input)
         source = open_data(data, prepared.inputs)
     plan = check_plan(settings, prepared)
-    prepared = observe(prepared, [one.tensor for one in plan.enabled_tensors])
+    products = [tensor for row in plan.enabled for tensor in row.tensors]
+    prepared = observe(prepared, [*(one.tensor for one in plan.enabled_tensors), *products])
     if fits_too and keep == "stats":
         check_second_pass(plan.rows, source)
     wanted = _wanted_info(Path(model), prepared, data, settings, keep, fix_input)

@@ -97,9 +97,12 @@ def test_missing_types_warn(conv: PreparedModel) -> None:
 
 
 def test_layer_that_cannot_be_quantized(tmp_path: Path) -> None:
-    prepared = prepare(models.attention(), tmp_path)
-    with pytest.raises(ConfigError, match=r"record of 'scores': the MatMul cannot be quantized: .*; delete the entry"):
-        check(prepared, entry("query"), entry("scores"))
+    proto = models.conv_relu()
+    proto.graph.node.append(models.node("GlobalAveragePool", ["y"], "z", "mean"))
+    proto.graph.output.append(models.value("z", ["N", 4, 1, 1]))
+    words = r"record of 'mean': the GlobalAveragePool cannot be quantized: .*; delete the entry"
+    with pytest.raises(ConfigError, match=words):
+        check(prepare(proto, tmp_path), entry("conv"), entry("mean"))
 
 
 @pytest.mark.parametrize(

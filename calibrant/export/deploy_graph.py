@@ -41,6 +41,10 @@ class DeployGraph:
         """Return the layer of this node name, or None."""
         return next((layer for layer in self.layers if layer.name == name), None)
 
+    def second_quantizer_of(self, layer: IntegerLayer) -> Quantizer | None:
+        """Return the quantizer that makes the second input of a product, or None."""
+        return next((quantizer for quantizer in self.quantizers if quantizer.output == layer.source_b), None)
+
     def quantizer_of(self, layer: IntegerLayer | AntiQuantizer) -> Quantizer:
         """Return the quantizer that makes the codes of a layer or input."""
         return next(quantizer for quantizer in self.quantizers if quantizer.output == layer.source)
@@ -113,9 +117,10 @@ class _Reader:
         words = self._words(dequantizer)
         found = IntegerLayer(
             name=node.name, op_type=node.op_type, attributes=attributes_of(node), source=source,
-            output=dequantizer.output[0], weight=self._weight(node), bias=bias,
+            output=dequantizer.output[0], weight=None if _is_product(node, codes) else self._weight(node), bias=bias,
             bias_node=last.name if last is not node else None, dequant_scale=dequant_scales(words),
             dequantizer=dequantizer.name, half=attributes_of(dequantizer).get("dtype", 0) == 1,
+            source_b=str(node.input[1]) if _is_product(node, codes) else None,
             padding=None if pad is None else read_padding(pad, self._initializers, codes[source].offset),
             shift=_shift(words),
         )  # fmt: skip
@@ -170,6 +175,10 @@ class _Reader:
 def _shift(words: Array) -> Array | None:
     shift = dequant_shifts(words)
     return shift if shift.any() else None
+
+
+def _is_product(node: onnx.NodeProto, codes: Collection[str]) -> bool:
+    return node.op_type == "MatMul" and len(node.input) > 1 and node.input[1] in codes
 
 
 def _quantizer(node: onnx.NodeProto) -> Quantizer:

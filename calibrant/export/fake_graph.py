@@ -53,6 +53,7 @@ class FakeLayer:
     bias: Array | None
     dequant_scale: Array
     shift: Array | None = None
+    second: "FakePair | None" = None
 
     @property
     def exposed(self) -> tuple[str, str, str]:
@@ -124,7 +125,7 @@ class FakeReader:
         return FakeLayer(
             name=name, source=self._source(chain["Mul"].input[0], half=half), data=data, output=output,
             scale=np.float32(scale), offset=int(offset), limits=limits, weight=self._weight(node),
-            bias=self._bias(node, last), shift=shift,
+            bias=self._bias(node, last), shift=shift, second=self._second(node, half=half),
             dequant_scale=scales if shift is None else (scales * np.exp2(-shift.astype(np.float32))).astype(np.float32),
         )  # fmt: skip
 
@@ -182,6 +183,19 @@ class FakeReader:
             chain[op_type], value = step, step.input[0]
         return chain
 
+    def _second(self, node: onnx.NodeProto, *, half: bool) -> FakePair | None:
+        """Return the second input of a product of two variables, or None."""
+        made = self._producers.get(node.input[1]) if node.op_type == "MatMul" else None
+        if made is None or made.op_type != "Sub":
+            return None
+        where = f"input '{node.name}:1'"
+        chain = self._quantizer(node.input[1], where)
+        scale, offset, limits = self._constants(chain, where)
+        return FakePair(
+            name=f"{node.name}:1", source=self._source(chain["Mul"].input[0], half=half), data=node.input[1],
+            output=node.input[1], scale=np.float32(scale), offset=int(offset), limits=limits, factor=np.float32(1),
+        )  # fmt: skip
+
     def _before_pad(self, node: onnx.NodeProto) -> str:
         """Return the codes that a layer reads, maybe through the Pad of an AveragePool."""
         pad = self._producers.get(node.input[0]) if node.op_type == "AveragePool" else None
@@ -219,7 +233,8 @@ class FakeReader:
         return str(before.input[0]) if before is not None and before.op_type == "Identity" else value
 
     def _weight(self, node: onnx.NodeProto) -> Array | None:
-        return None if node.op_type == "AveragePool" else self._codes(node, node.input[1])
+        absent = node.op_type == "AveragePool" or self._second(node, half=False) is not None
+        return None if absent else self._codes(node, node.input[1])
 
     def _bias(self, node: onnx.NodeProto, last: onnx.NodeProto) -> Array | None:
         if last is not node:

@@ -5,7 +5,7 @@ With codes q, offset o and x' = q - o: ``acc = sum(x' * w_q) + b_q``, zero paddi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,7 @@ class IntegerLayer:
         dequant_scale: float32, shape (1,) or (C,).
         dequantizer: name of the AscendDequant.
         half: whether the float value is float16.
+        source_b: the codes of the second input of a MatMul of two variables, or None.
         padding: what a Pad adds to the codes of an AveragePool, or None.
         shift: by how many bits accumulators are shifted into int16, shape of `dequant_scale`; None: they are not.
     """
@@ -98,12 +99,22 @@ class IntegerLayer:
     half: bool = False
     padding: CodePadding | None = None
     shift: Array | None = None
+    source_b: str | None = None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The values that hold codes: one, or two of a product of two variables."""
+        return (self.source,) if self.source_b is None else (self.source, self.source_b)
+
+    def bound(self, second: Array) -> "IntegerLayer":
+        """Return a product of two variables with the codes of its second input in the place of a weight."""
+        return replace(self, weight=second)
 
     @property
     def terms(self) -> int:
         """How many products one accumulator adds up, the bias included."""
         if self.weight is None:
-            return int(np.prod(self.attributes["kernel_shape"]))
+            return int(np.prod(self.attributes.get("kernel_shape", ())))
         return self._depth() + (self.bias is not None)
 
     @property
@@ -132,7 +143,8 @@ class IntegerLayer:
         peak = float(max(data.max(initial=0), -data.min(initial=0)))
         if self.weight is None:
             return np.full(data.shape[1], peak * self.terms)
-        return self._absolute_sums() * peak + self._absolute_bias()
+        sums = self._absolute_sums() * peak + self._absolute_bias()
+        return sums if self.source_b is None else sums.max(initial=0, keepdims=True)
 
     def greatest_sums(self, data: Array) -> Float64Array:
         """Measure B of each output channel on data: the same layer on absolute values.
@@ -151,6 +163,8 @@ class IntegerLayer:
 
     def channel_maxima(self, values: Array) -> Float64Array:
         """Return the greatest of each output channel in values of the layer's output shape, at least 0; shape (C,)."""
+        if self.source_b is not None:  # how many columns a product has may differ from feed to feed
+            return np.asarray([values.max(initial=0)], np.float64)
         axis = values.ndim - 1 if self.op_type in {"Gemm", "MatMul"} else 1
         others = tuple(other for other in range(values.ndim) if other != axis)
         return np.asarray(values.max(axis=others, initial=0), np.float64)
@@ -223,7 +237,9 @@ class IntegerLayer:
         wanted = self.weight.shape[axis] * (self.groups if self.op_type == "Conv" else 1)
         given = data.shape[-1 if matrix else 1]
         if wanted != given:
-            message = f"layer '{self.name}': a weight for {wanted} input channels on data of {given}; has it 4-bit codes?"
+            message = (
+                f"layer '{self.name}': a weight for {wanted} input channels on data of {given}; has it 4-bit codes?"
+            )
             raise ExportError(message)
 
     def _pool(self, data: Array) -> tuple[Array, Array]:

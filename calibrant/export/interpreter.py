@@ -106,7 +106,8 @@ class Interpreter:
             elif isinstance(step, AntiQuantizer):
                 values[step.output] = step.values(values[step.source])
             elif isinstance(step, IntegerLayer):
-                values[step.output] = _observed(run_layer(step, values[step.source]), observe)
+                layer = step if step.source_b is None else step.bound(values[step.source_b])
+                values[step.output] = _observed(run_layer(layer, values[step.source]), observe)
             else:
                 values.update(step.run(values))
             for name in self._last_use.get(number, ()):
@@ -157,7 +158,7 @@ def _plan(graph: DeployGraph) -> list[Step]:
         if made:
             steps.append(_FloatStage(graph, floats[stage], made))
         steps += [quantizer for quantizer in graph.quantizers if stages[quantizer.output] == stage]
-        steps += [layer for layer in graph.layers if stages[layer.source] == stage]
+        steps += [layer for layer in graph.layers if max(stages[one] for one in layer.sources) == stage]
         steps += [anti for anti in graph.antiquantizers if stages[anti.source] == stage]
     return steps
 
@@ -170,7 +171,7 @@ def _stages(graph: DeployGraph) -> dict[str, int]:
     sources = {id(node) for node in graph.floats}
     for node in model.node:
         if node.op_type == "AscendDequant":
-            _put_stage(stages, node, [by_output[node.output[0]].source], 1)
+            _put_stage(stages, node, by_output[node.output[0]].sources, 1)
         elif node.op_type == "AscendAntiQuant":
             _put_stage(stages, node, [node.input[0]], 1)
         elif node.op_type == "AscendQuant" or id(node) in sources:
@@ -201,7 +202,7 @@ def _last_uses(steps: Sequence[Step], kept: Sequence[str]) -> dict[int, list[str
     """Return, for each step, the values that no later step reads."""
     last: dict[str, int] = {}
     for number, step in enumerate(steps):
-        names = step.sources if isinstance(step, _FloatStage) else [step.source]
+        names = step.sources if isinstance(step, _FloatStage | IntegerLayer) else [step.source]
         last.update(dict.fromkeys(names, number))
     ends: dict[int, list[str]] = defaultdict(list)
     for name, number in last.items():

@@ -51,6 +51,7 @@ class LayerTally:
             exact: the layer run in exact integers.
             output: what the fake-quant model makes of the same codes.
         """
+        self._layer = exact.layer  # a product holds the codes of its second input
         if not exact.fits_int32:
             self.fail("an accumulator leaves int32")
         sums = self._greatest_sums(exact.data)

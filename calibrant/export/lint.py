@@ -84,6 +84,11 @@ class _Graph:
             source = self.producers.get(source.input[0])
         return source if source is not None and source.op_type == "AscendQuant" else None
 
+    def is_product(self, node: onnx.NodeProto) -> bool:
+        """Whether a node is a MatMul of two quantized variables."""
+        makers = [self.producers.get(name) for name in node.input]
+        return node.op_type == "MatMul" and all(one is not None and one.op_type == "AscendQuant" for one in makers)
+
     def pads_a_layer(self, node: onnx.NodeProto) -> bool:
         """Whether a node is the Pad of codes before an AveragePool."""
         readers = [reader.op_type for reader, _ in self.consumers.get(node.output[0], [])]
@@ -186,7 +191,7 @@ def _code_readers(graph: _Graph) -> Iterator[Finding]:
             yield Finding("error", _name(node), "its codes are a graph output")
         for reader, slot in graph.consumers.get(codes, []):
             taken = reader.op_type in {*INTEGER_OPS, "AscendAntiQuant"} or graph.pads_a_layer(reader)
-            if not taken or slot != 0:
+            if not taken or slot not in ({0, 1} if graph.is_product(reader) else {0}):
                 yield Finding("error", _name(node), f"its codes go to input {slot} of {reader.op_type} '{reader.name}'")
         if codes not in graph.consumers:
             yield Finding("warn", _name(node), "nothing reads its codes")
@@ -203,7 +208,7 @@ def _layers(graph: _Graph) -> Iterator[Finding]:
 
 
 def _integer_layer(graph: _Graph, node: onnx.NodeProto) -> Iterator[Finding]:
-    if node.op_type != "AveragePool" and _dtype(graph, node.input[1]) != TensorProto.INT8:
+    if node.op_type != "AveragePool" and not graph.is_product(node) and _dtype(graph, node.input[1]) != TensorProto.INT8:
         yield Finding("error", _name(node), f"weight '{node.input[1]}' is not an int8 initializer")
     for name in node.input[2:]:
         if name and _dtype(graph, name) != TensorProto.INT32:

@@ -14,7 +14,7 @@ from calibrant.errors import ExportError, nearest
 from calibrant.export.balance import multiply
 from calibrant.export.graph_edit import Names, replace_initializer, take_over
 from calibrant.export.quantized_layer import EncodedLayer
-from calibrant.export.quantized_tensor import EncodedTensor
+from calibrant.export.quantized_tensor import EncodedTensor, QuantizedTensor
 from calibrant.export.weight_only import EncodedWeight, WeightPlacement, place_weight
 from calibrant.quantizers.affine import CodeArray
 
@@ -126,6 +126,9 @@ def _quantize(
     first.replace_input_with(0, quantizer.output)
     if first is not node:
         form.padding(encoded, first)
+    if layer.tensor_b is not None:
+        second = _quantizer(form, _second(encoded, layer.tensor_b), node, 1, shared)
+        node.replace_input_with(1, second.output)
     if encoded.weight is not None:
         _place_codes(form, encoded, "weight", node, 1)
     if encoded.bias is not None:
@@ -135,6 +138,12 @@ def _quantize(
     form.accumulator(last.outputs[0])
     quantizer_name, dequantizer_name = quantizer.nodes[-1].name or "", dequantizer.nodes[-1].name or ""
     return Placement(encoded, quantizer_name, dequantizer_name, parameter, balance)
+
+
+def _second(encoded: EncodedLayer, tensor: str) -> EncodedTensor:
+    """Return the second input of a product, whose step stands where a weight's does."""
+    quantized = QuantizedTensor(encoded.owner, 1, np.float32(encoded.quantized.scale_w[0]), 0)
+    return EncodedTensor(quantized, tensor, encoded.float_type)
 
 
 def _balance(form: Form, encoded: EncodedLayer, node: ir.Node) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import onnx
 from calibrant.errors import DataError, EmptyDataError, ExportError
 from calibrant.export.deploy_graph import DeployGraph
 from calibrant.export.external_data import load_model
-from calibrant.export.fake_graph import FakeLayer, FakeReader, FakeRunner
+from calibrant.export.fake_graph import FakeLayer, FakePair, FakeReader, FakeRunner
 from calibrant.export.files import ExportedFiles
 from calibrant.export.integer_layers import Array, IntegerLayer, Quantizer
 from calibrant.export.interpreter import Interpreter, LayerRun, run_layer
@@ -112,7 +112,8 @@ class _Comparison:
             )
             for entry in alone
         }
-        self._runner = FakeRunner(files.fake_quant, [*self._fakes.values(), *self._pairs, *self._weights])
+        seconds = [fake.second for fake in self._fakes.values() if fake.second is not None]
+        self._runner = FakeRunner(files.fake_quant, [*self._fakes.values(), *seconds, *self._pairs, *self._weights])
         self._pair_tallies = {
             fake: PairTally(self._graph.quantizer_of(anti), anti, fake, record.get(anti.key))
             for fake, anti in self._pairs.items()
@@ -161,8 +162,19 @@ class _Comparison:
         source, data, output = self._runner.values(self._fakes[layer.name])
         if not np.array_equal(self._graph.quantizer_of(layer).codes(source), data):
             tally.fail("the fake-quant codes are not clip(rint(x * scale) + offset) - offset")
-        exact = done if np.array_equal(done.data, data) else run_layer(layer, data)
-        tally.compare(exact, output)
+        bound = self._bound(layer, tally)
+        same = np.array_equal(done.data, data) and (bound is layer or _same(bound.weight, layer.weight))
+        tally.compare(done if same else run_layer(bound, data), output)
+
+    def _bound(self, layer: IntegerLayer, tally: LayerTally) -> IntegerLayer:
+        """Return a product with the second codes of the fake-quant model; any other layer as it is."""
+        second, quantizer = self._fakes[layer.name].second, self._graph.second_quantizer_of(layer)
+        if second is None or quantizer is None:
+            return layer
+        source, data, _ = self._runner.values(second)
+        if not np.array_equal(quantizer.codes(source), data):
+            tally.fail("the fake-quant codes of its second input are not clip(rint(x * scale) + offset) - offset")
+        return layer.bound(data)
 
 
 class _Distance:
@@ -219,6 +231,7 @@ def _constant_faults(graph: DeployGraph, layer: IntegerLayer, fake: FakeLayer, e
         (quantizer.offset == fake.offset, "the data offsets of the two models differ"),
         (code_range(quantizer.bits) == fake.limits, "the code ranges of the two models differ"),
         *_record_checks(quantizer, fake, entry),
+        *_second_checks(graph.second_quantizer_of(layer), fake.second, entry),
     ]
     return [fault for holds, fault in checks if not holds]
 
@@ -236,6 +249,20 @@ def _record_checks(quantizer: Quantizer, fake: FakeLayer, entry: RecordEntry | N
         (f"INT{quantizer.bits}" == (entry.act_type or "INT8"), "the data width is not that of the record"),
         (_within_width(fake.weight, entry), "weight codes are wider than the record says"),
         (_in_cluster(fake.weight, entry), "weight codes are not among the centres (cluster) of the record"),
+    ]
+
+
+def _second_checks(
+    quantizer: Quantizer | None, fake: FakePair | None, entry: RecordEntry | None
+) -> list[tuple[bool, str]]:
+    """Compare the second quantizer of a product in both models and the record, where its step is scale_w."""
+    if quantizer is None or fake is None:
+        return [((quantizer is None) == (fake is None), "only one of the two models quantizes its second input")]
+    step = np.float32(1) / np.asarray(entry.scale_w if entry is not None and entry.scale_w else [np.nan], np.float32)[0]
+    plain = (quantizer.offset, fake.offset, quantizer.bits, fake.limits) == (0, 0, 8, code_range(8))
+    return [
+        (quantizer.scale == fake.scale == step, "the scales of its second input are not float32(1 / scale_w) of the record"),
+        (plain, "its second input must have 8 bits and no offset"),
     ]
 
 

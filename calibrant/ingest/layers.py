@@ -10,7 +10,7 @@ from calibrant.ingest.explicit_pad import pad_before
 from calibrant.ingest.macs import layer_macs
 from calibrant.ingest.nodes import LAYER_TYPES, WEIGHT_AXES, channels, kernel_rank, parameter
 from calibrant.ingest.passes.constants import initializer_tensor
-from calibrant.ingest.refusals import matmul_bias, refusal
+from calibrant.ingest.refusals import is_product, matmul_bias, refusal
 from calibrant.stats.tables import LayerRow
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Layer:
         channels_out, channels_in, groups, kernel_rank, parameters: as in `stats.tables.LayerRow`.
         quantizable: whether the layer may be quantized at all.
         reason: why not, or None.
+        tensor_b: the value on input 1 of a MatMul of two variables, which only an override has quantized; else None.
         pad_node: name of the Pad before an AveragePool that is its padding; `tensor` is then the value before it.
     """
 
@@ -61,6 +62,7 @@ class Layer:
     quantizable: bool
     reason: str | None
     pad_node: str | None = None
+    tensor_b: str | None = None
 
 
 def find_layers(graph: ir.Graph) -> list[Layer]:
@@ -97,7 +99,13 @@ def _describe(layer_id: int, node: ir.Node) -> Layer:
         quantizable=reason is None,
         reason=reason,
         pad_node=None if pad is None else str(pad.name),
+        tensor_b=_tensor_b(node),
     )
+
+
+def _tensor_b(node: ir.Node) -> str | None:
+    value = node.inputs[1] if is_product(node) else None
+    return None if value is None else str(value.name)
 
 
 def _weight_axis(node: ir.Node, weight: ir.Value | None) -> int | None:
@@ -143,4 +151,5 @@ def _row(prepared: "PreparedModel", layer: Layer, shape: tuple[int, ...] | None)
         parameters=layer.parameters,
         quantizable=layer.quantizable,
         reason=layer.reason,
+        tensor_b=layer.tensor_b,
     )

@@ -146,6 +146,16 @@ def _refuse_matmul(node: ir.Node) -> str | None:
     )
 
 
+def is_product(node: ir.Node) -> bool:
+    """Whether a node is a MatMul of two float32 variables, which an override can have quantized symmetrically."""
+    if node.op_type != "MatMul" or node.domain or is_half(node.graph):
+        return False
+    return all(
+        value is not None and initializer_tensor(value) is None and value.dtype in (None, ir.DataType.FLOAT)
+        for value in node.inputs
+    )
+
+
 def _refuse_average_pool(node: ir.Node) -> str | None:
     rank = kernel_rank(node, None)
     dilations = node.attributes.get_ints("dilations", ())

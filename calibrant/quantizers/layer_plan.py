@@ -43,6 +43,8 @@ class LayerPlan:
         balancer_decided_by: rule behind `migration_strength`.
         do_fusion: whether a BatchNormalization behind it is fused into it; None for types that are never fused.
         fusion_decided_by: rule behind `do_fusion`.
+        tensors: names of both inputs of a MatMul of two variables that is quantized; else empty.
+        tensor_id_b: the captured tensor on its input 1, or None.
         joint: the Add at which the layer meets others, with which it shares the scale of its data (``joint_quant``), or None.
     """
 
@@ -66,6 +68,8 @@ class LayerPlan:
     do_fusion: bool | None = None
     fusion_decided_by: str = "default"
     joint: str | None = None
+    tensors: tuple[str, ...] = ()
+    tensor_id_b: int | None = None
 
     @property
     def not_applied(self) -> tuple[str, ...]:

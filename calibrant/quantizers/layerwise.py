@@ -53,7 +53,7 @@ class LayerwiseResolution(Resolution):
             row = self.by_name.get(name)
             if row is None:
                 self._check_no_layer(name)
-            elif not row.quantizable:
+            elif not row.quantizable and row.tensor_b is None:
                 self._check_refused(row)
 
     def _check_no_layer(self, name: str) -> None:
@@ -85,9 +85,9 @@ class LayerwiseResolution(Resolution):
         self._event("info", text, row.layer)
 
     def _enabled(self, row: LayerRow) -> tuple[str, str | None]:
-        if not row.quantizable:
-            return LAYER, row.reason or "cannot be quantized"
         key = self._key(row)
+        if not row.quantizable and (row.tensor_b is None or key is None):
+            return LAYER, row.reason or "cannot be quantized"
         if key is None:
             return JSON, f"not in {self.config.source or JSON}"
         enabled = self._json.layers[key].quant_enable

@@ -28,6 +28,7 @@ from calibrant.quantizers.layer_settings import (
 )
 from calibrant.quantizers.not_applied import FEATURES
 from calibrant.quantizers.nuq_layers import nuq_layers
+from calibrant.quantizers.part_plans import WeightPlan
 from calibrant.quantizers.tensor_inputs import TensorInputs
 from calibrant.quantizers.unapplied_events import UnappliedEvents
 from calibrant.stats.events import Event, Severity
@@ -153,7 +154,7 @@ class Resolution:
                 self._event(
                     "warn", f"{where}: {LAYERS} '{name}' changes nothing: a node of this type is never quantized", name
                 )
-            elif not row.quantizable:
+            elif not row.quantizable and row.tensor_b is None:
                 self._event("warn", f"{where}: {LAYERS} '{name}' changes nothing: not quantized: {row.reason}", name)
 
     def _no_layer(self, name: str) -> str:
@@ -213,8 +214,20 @@ class Resolution:
             enabled_by, data_by, asymmetric_by, weight_by, weight_asymmetric_by, weight_only, weight_only_by,
             strength, balancer_by, fused, fusion_by,
         )  # fmt: skip
+        plan = self._product(row, plan)
         self._report(row, plan, settings)
         return plan
+
+    def _product(self, row: LayerRow, plan: LayerPlan) -> LayerPlan:
+        """Return the plan of a MatMul of two variables: 8 bits without offset on both sides, nothing else."""
+        if row.tensor_b is None or not plan.enabled:
+            return plan
+        tensors = self.nodes[row.layer].tensors[:2] if row.layer in self.nodes else ()
+        data = replace(plan.data, asymmetric=False, bits=8)
+        return replace(
+            plan, data=data, asymmetric_decided_by=LAYER, weight=WeightPlan("none", 8, channel_wise=False),
+            weight_only=False, migration_strength=None, tensors=tensors,
+        )  # fmt: skip
 
     def _settings(self, row: LayerRow, *, quantized: bool) -> LayerSettings:
         levels = list(self._blocks(row))
@@ -236,7 +249,9 @@ class Resolution:
             self.unapplied.ask(name, row.layer, self.config.where(NUQ_CONFIG) if by_nuq_config else where)
 
     def _enabled(self, row: LayerRow) -> tuple[str, str | None]:
-        if not row.quantizable:
+        chosen = next(iter(self._blocks(row)), Chosen())
+        switched_on = row.tensor_b is not None and chosen.field in (TYPES, LAYERS)
+        if not row.quantizable and not switched_on:
             return LAYER, row.reason or "cannot be quantized"
         if row.layer in self.config.skip_layers:
             return "skip_layers", f"named in skip_layers ({self.config.where('skip_layers', row.layer)})"
@@ -244,7 +259,7 @@ class Resolution:
             if self._is_of(row, name):
                 where = self.config.where("skip_layer_types", name)
                 return f'skip_layer_types "{name}"', f"its type is named in skip_layer_types ({where})"
-        return DEFAULT, None
+        return (chosen.rule if switched_on else DEFAULT), None
 
     def _fusion(self, row: LayerRow) -> tuple[bool | None, str]:
         if row.op_type not in limits.FUSABLE:

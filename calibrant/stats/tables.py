@@ -33,6 +33,7 @@ SCHEMAS: Final[dict[str, pl.Schema]] = {
             "layer_id": _ID, "layer": pl.String(), "op_type": pl.String(), "tensor_id": _ID, "weight": pl.String(),
             "bias": pl.String(), "channels_out": _ID, "channels_in": _ID, "groups": _ID, "kernel_rank": _ID, "macs": _COUNT,
             "parameters": _COUNT, "quantizable": pl.Boolean(), "reason": pl.String(),
+            "tensor_b": pl.String(),
         }
     ),
     "samples": pl.Schema(
@@ -118,6 +119,7 @@ class LayerRow:
         parameters: elements of weight and bias.
         quantizable: whether the layer may be quantized at all.
         reason: why not, or None.
+        tensor_b: the value on input 1 of a MatMul of two variables, which only an override has quantized; else None.
     """
 
     layer_id: int
@@ -134,6 +136,7 @@ class LayerRow:
     parameters: int
     quantizable: bool
     reason: str | None
+    tensor_b: str | None = None
 
 
 def layers_frame(rows: list[LayerRow]) -> pl.DataFrame:
