@@ -360,9 +360,7 @@ def _parameter_frame(
     return pl.concat(parts)
 
 
-def _second_searches(
-    name: str, seconds: Mapping[int, DataKey], data: Mapping[DataKey, _DataFit]
-) -> list[pl.DataFrame]:
+def _second_searches(name: str, seconds: Mapping[int, DataKey], data: Mapping[DataKey, _DataFit]) -> list[pl.DataFrame]:
     return [_search_rows(name, layer_id, key[0], data[key].fit) for layer_id, key in seconds.items()]
 
 

@@ -95,7 +95,9 @@ class LayerTally:
     def _allowed_errors(self, sums: Float64Array) -> Float64Array:
         scale = self._layer.dequant_scale.astype(np.float64)
         share = (self._layer.terms + _MORE_ROUNDINGS) * 2.0**-24 + (_HALF_ROUNDINGS if self._layer.half else 0)
-        step = 0.0 if self._layer.shift is None else np.exp2(self._layer.shift.astype(np.float64))  # floor may fall the other way
+        step = (
+            0.0 if self._layer.shift is None else np.exp2(self._layer.shift.astype(np.float64))
+        )  # floor may fall the other way
         allowed = np.where(sums > EXACT_FLOAT32, (share * sums + step) * scale, 0.0)
         self._allowed = max(self._allowed, float(allowed.max(initial=0)))
         return allowed

@@ -208,7 +208,11 @@ def _layers(graph: _Graph) -> Iterator[Finding]:
 
 
 def _integer_layer(graph: _Graph, node: onnx.NodeProto) -> Iterator[Finding]:
-    if node.op_type != "AveragePool" and not graph.is_product(node) and _dtype(graph, node.input[1]) != TensorProto.INT8:
+    if (
+        node.op_type != "AveragePool"
+        and not graph.is_product(node)
+        and _dtype(graph, node.input[1]) != TensorProto.INT8
+    ):
         yield Finding("error", _name(node), f"weight '{node.input[1]}' is not an int8 initializer")
     for name in node.input[2:]:
         if name and _dtype(graph, name) != TensorProto.INT32:

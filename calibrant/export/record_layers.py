@@ -168,7 +168,9 @@ def _check_tensor(entry: RecordEntry, nodes: Collection[str]) -> None:
 
 def _check_entry(entry: RecordEntry, layer: Layer) -> None:
     if layer.tensor_b is not None and entry.offset_d:
-        _reject(entry, "offset_d", f"offset_d is {entry.offset_d}; 0 is expected, a MatMul of two variables is symmetric")
+        _reject(
+            entry, "offset_d", f"offset_d is {entry.offset_d}; 0 is expected, a MatMul of two variables is symmetric"
+        )
     if not layer.quantizable and layer.tensor_b is None:
         _reject(entry, "key", f"the {layer.op_type} cannot be quantized: {layer.reason}; delete the entry")
     _check_factors(entry, layer)

@@ -261,7 +261,10 @@ def _second_checks(
     step = np.float32(1) / np.asarray(entry.scale_w if entry is not None and entry.scale_w else [np.nan], np.float32)[0]
     plain = (quantizer.offset, fake.offset, quantizer.bits, fake.limits) == (0, 0, 8, code_range(8))
     return [
-        (quantizer.scale == fake.scale == step, "the scales of its second input are not float32(1 / scale_w) of the record"),
+        (
+            quantizer.scale == fake.scale == step,
+            "the scales of its second input are not float32(1 / scale_w) of the record",
+        ),
         (plain, "its second input must have 8 bits and no offset"),
     ]
 

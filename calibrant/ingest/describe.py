@@ -17,7 +17,9 @@ from calibrant.ingest.subgraphs import hidden_layers_message, layers_in_subgraph
 from calibrant.stats.events import Event
 
 SOURCE_HASH: Final = "calibrant.source_hash"  # key in the prepared model's metadata_props
-OBSERVED: Final = "calibrant.observed"  # the same: names of the tensors that a run observes besides the inputs of layers
+OBSERVED: Final = (
+    "calibrant.observed"  # the same: names of the tensors that a run observes besides the inputs of layers
+)
 _LAST_AXIS_TYPES: Final = ("Gemm", "MatMul")
 
 

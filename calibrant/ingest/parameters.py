@@ -22,7 +22,9 @@ def _model_nodes(graph: onnx.GraphProto) -> dict[str, ModelNode]:
     constants = {tensor.name for tensor in graph.initializer} - {value.name for value in graph.input}
     constants |= {name for node in graph.node if node.op_type == "Constant" for name in node.output}
     makers = {name: _op_type(node) for node in graph.node for name in node.output}
-    others = {value.name for value in (*graph.input, *graph.value_info) if value.type.tensor_type.elem_type not in _FLOATS}
+    others = {
+        value.name for value in (*graph.input, *graph.value_info) if value.type.tensor_type.elem_type not in _FLOATS
+    }
     named = [node for node in graph.node if node.name]
     types = [value.type.tensor_type.elem_type for value in graph.input] + [one.data_type for one in graph.initializer]
     half = onnx.TensorProto.FLOAT16 in types
@@ -36,7 +38,9 @@ def _model_node(
     dilations = next((attribute.ints for attribute in node.attribute if attribute.name == "dilations"), ())
     dilated, producer = any(value != 1 for value in dilations), next((makers.get(name, "") for name in node.input), "")
     not_float = frozenset(index for index, name in enumerate(node.input) if name in others)
-    return ModelNode(_op_type(node), len(node.input), fixed, dilated, producer, tuple(node.input), not_float, tuple(node.output))
+    return ModelNode(
+        _op_type(node), len(node.input), fixed, dilated, producer, tuple(node.input), not_float, tuple(node.output)
+    )
 
 
 def _op_type(node: onnx.NodeProto) -> str:

@@ -45,5 +45,3 @@ def dequant_factors(scale_d: np.float32, scale_w: npt.ArrayLike, *, half: bool =
     """
     found = (np.float32(scale_d) * np.asarray(scale_w, np.float32)).astype(np.float32)
     return (found.view(np.uint32) & _KEPT).view(np.float32) if half else found
-
-

@@ -61,7 +61,9 @@ class TensorInputs:
         plan = data_plan(settings, 8, asymmetric=asymmetric)
         tensor = node.tensors[one.input_index] if node.tensors else ""
         found = TensorPlan(one.layer, node.op_type, one.input_index, plan, data_rule, rule, tensor)
-        return self._in_float(found, f"in a model with float16 Ascend quantizes no {node.op_type}") if node.half else found
+        return (
+            self._in_float(found, f"in a model with float16 Ascend quantizes no {node.op_type}") if node.half else found
+        )
 
     def _checked_node(self, one: TensorSettings) -> ModelNode:
         node = self._nodes.get(one.layer)
