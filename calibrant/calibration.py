@@ -14,11 +14,20 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from calibrant.balancing import Activations, BalancedLayer, balance_events, balance_frame, balance_layers, is_balanced
 from calibrant.errors import ConfigError, EmptyDataError, RangeError, RunError
+from calibrant.fitting.balancing import (
+    Activations,
+    BalancedLayer,
+    balance_events,
+    balance_frame,
+    balance_layers,
+    is_balanced,
+)
+from calibrant.fitting.captured_tensors import tensor_columns, tensor_ids, with_products
+from calibrant.fitting.joint import joint_tensors, with_shifts
+from calibrant.fitting.levels import Levels, centre_columns, fit_levels, of_levels, search_columns
+from calibrant.fitting.weight_range import dead_channels, floored_data, weight_in_range
 from calibrant.ingest.parameters import Parameters
-from calibrant.joint import joint_tensors, with_shifts
-from calibrant.levels import Levels, centre_columns, fit_levels, of_levels, search_columns
 from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers.affine import Fit
 from calibrant.quantizers.arq import fit_arq
@@ -33,8 +42,6 @@ from calibrant.stats.histogram import LogLinearHistogram
 from calibrant.stats.run import Run
 from calibrant.stats.tables import SCHEMAS, LayerRow, layer_rows
 from calibrant.stats.weights import channels_first
-from calibrant.tensor_fits import tensor_columns, tensor_ids, with_products
-from calibrant.weight_range import dead_channels, floored_data, weight_in_range
 
 FloatArray = npt.NDArray[np.floating]
 # tensor, settings, and: the layer where the data is balanced for it alone, or the Add whose branches share a scale

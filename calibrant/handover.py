@@ -9,7 +9,7 @@ import polars as pl
 from calibrant.export.quantized_layer import QuantizedLayer
 from calibrant.export.quantized_tensor import QuantizedTensor, in_order
 from calibrant.export.weight_only import WeightOnlyLayer
-from calibrant.fitted_layers import fitted_layers
+from calibrant.fitting.fitted_layers import fitted_layers
 from calibrant.ingest.layers import layer_rows_of
 from calibrant.ingest.model import PreparedModel
 from calibrant.ingest.nodes import model_nodes

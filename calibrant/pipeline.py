@@ -22,9 +22,9 @@ from calibrant.stats.run import FitRecord, Run, RunInfo, create_run, is_run, ope
 if TYPE_CHECKING:
     import polars as pl
 
-    from calibrant.balancing import Activations
     from calibrant.export.report import VerifyReport
     from calibrant.export.weight_only import WeightOnlyForm
+    from calibrant.fitting.balancing import Activations
     from calibrant.ingest.data import Data, DataSource
     from calibrant.ingest.model import PreparedModel
     from calibrant.proto.json_config import JsonConfig
@@ -194,12 +194,12 @@ def capture_with_data(
     fits_too: bool,
 ) -> "tuple[Run, DataSource]":
     """Capture, and return the data as well; where it is to be fitted next, it may have to be read twice."""
-    from calibrant.balancing import check_second_pass
     from calibrant.configured_model import prepare_configured
+    from calibrant.fitting.balancing import check_second_pass
+    from calibrant.fitting.captured_tensors import tensor_ids
     from calibrant.handover import check_plan
     from calibrant.ingest.data import open_data
     from calibrant.ingest.model import observe
-    from calibrant.tensor_fits import tensor_ids
 
     if keep not in ("raw", "stats"):
         message = f"keep: '{keep}' is not one of raw, stats"

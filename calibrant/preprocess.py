@@ -105,7 +105,7 @@ def _factors(
     progress: Progress,
 ) -> "tuple[Run, Factors]":
     from calibrant import pipeline
-    from calibrant.balancing import fit_factors, is_balanced
+    from calibrant.fitting.balancing import fit_factors, is_balanced
     from calibrant.handover import check_plan
     from calibrant.ingest.model import load_prepared
     from calibrant.ingest.parameters import Parameters

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from calibrant.balancing import Activations, activations_of
+from calibrant.fitting.balancing import Activations, activations_of
 from calibrant.quantizers.layer_plan import LayerPlan
 from calibrant.stats.run import Run
 
@@ -40,9 +40,9 @@ def with_shifts(
     if not joint:
         return dict(frames)
     # here: these load the graph library, which other fits do not need
-    from calibrant.fitted_layers import fitted_layers
+    from calibrant.fitting.fitted_layers import fitted_layers
+    from calibrant.fitting.joint_search import LayerSearch
     from calibrant.ingest.model import load_prepared
-    from calibrant.joint_search import LayerSearch
 
     activations = activations_of(run, "joint_quant", joint[0].layer, again)
     prepared, names = load_prepared(run.model_folder), {row.layer for row in joint}
