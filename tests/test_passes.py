@@ -284,7 +284,7 @@ def test_matmul_bias_is_the_add_that_follows(tmp_path: Path) -> None:
     (layer,) = prepared.layers
     assert (layer.weight, layer.bias, layer.bias_node) == ("w", "b", "add")
     assert initializer_value(prepared, "b").shape == (6,)
-    assert [value.name for value in prepared.model.graph.node("add").inputs if value is not None] == ["m", "b"]
+    assert [value.name for value in prepared.model.graph.node("add").inputs if value is not None] == ["b", "m"]
 
 
 def test_matmul_bias_used_elsewhere_is_copied(tmp_path: Path) -> None:

@@ -360,6 +360,15 @@ def test_the_add_that_is_a_bias_stays(tmp_path: Path) -> None:
     assert plan_of_model(model, config=skipped)[0].filter(layer="add")["enabled"].to_list() == [True]
 
 
+def test_an_input_keeps_its_number_where_a_bias_comes_first(tmp_path: Path) -> None:
+    model = models.save(models.matmul_add(bias_first=True), tmp_path / "m.onnx")
+    text = 'skip_layers: "matmul" tensor_quantize {{ layer_name: "add" input_index: {} }}'
+    rows, _ = plan_of_model(model, config=parse_simple_config(text.format(1)))
+    assert rows.filter(layer="add")["enabled"].to_list() == [True]
+    with pytest.raises(ConfigError, match="input 0 is constant"):
+        plan_of_model(model, config=parse_simple_config(text.format(0)))
+
+
 def test_whole_numbers_are_refused(tmp_path: Path) -> None:
     proto = residual()
     nodes = [

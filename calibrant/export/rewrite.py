@@ -133,6 +133,8 @@ def _quantize(
         _place_codes(form, encoded, "weight", node, 1)
     if encoded.bias is not None:
         _place_codes(form, encoded, "bias", last, _bias_slot(encoded, last))
+    if last is not node and last.inputs[0] is not node.outputs[0]:
+        _swap_operands(last)  # AMCT takes a constant for a bias on the Add's second input alone
     dequantizer, parameter = _dequantize(form, encoded, last)
     form.accumulator(node.outputs[0])
     form.accumulator(last.outputs[0])
@@ -200,6 +202,12 @@ def _bias_slot(encoded: EncodedLayer, node: ir.Node) -> int:
             return slot
     message = f"layer '{encoded.layer.name}': bias '{encoded.layer.bias}' is not an input of node '{node.name}'"
     raise ExportError(message)
+
+
+def _swap_operands(add: ir.Node) -> None:
+    first, second = add.inputs
+    add.replace_input_with(0, second)
+    add.replace_input_with(1, first)
 
 
 def _dequantize(form: Form, encoded: EncodedLayer, last: ir.Node) -> tuple[Chain, str]:

@@ -102,7 +102,7 @@ def _copied(value: ir.Value, layers: list[str]) -> Event:
 
 
 def normalise_products(model: ir.Model) -> None:
-    """Bring every Gemm that can be quantized to transB = 0 with a bias [N], and every MatMul bias to Add(product, bias [N])."""
+    """Bring every Gemm that can be quantized to transB = 0 with a bias [N], and every bias that is added to a MatMul to [N]."""
     names = value_names(model)
     for node in model.graph:
         if node.op_type == "Gemm" and not node.domain and refusal(node) is None:
@@ -141,5 +141,4 @@ def _flatten_matmul_bias(graph: ir.Graph, node: ir.Node, names: UniqueNames) -> 
         bias = make_initializer(graph, names.take(f"{add.name}.bias"), flat)
     elif array.ndim != 1:
         set_initializer(bias, flat)
-    add.replace_input_with(0, node.outputs[0])
-    add.replace_input_with(1, bias)
+    add.replace_input_with(1 if add.inputs[0] is node.outputs[0] else 0, bias)
