@@ -1,13 +1,12 @@
 """Editing a clone of the prepared graph: unique names, initializers in place, values replaced by others."""
 
-from collections.abc import Iterable
-
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from calibrant.errors import ExportError
 from calibrant.ingest.model import PreparedModel
+from calibrant.ingest.passes.names import UniqueNames, names_of_values
 
 _PRIVATE = "calibrant."  # prefix of the notes that ingest keeps in metadata_props
 
@@ -52,7 +51,7 @@ def _strip_notes(properties: dict[str, str]) -> None:
         del properties[key]
 
 
-class Names:
+class Names(UniqueNames):
     """All node and value names of a model, its subgraphs included; hands out new ones.
 
     Example:
@@ -61,28 +60,14 @@ class Names:
         ('conv.quant_1', 'conv.dequant')
     """
 
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
-
     @classmethod
     def of(cls, model: ir.Model) -> "Names":
         """Collect the names of a model."""
-        taken: set[str] = set()
-        for graph in model.graphs():
-            taken.update(value.name or "" for value in (*graph.inputs, *graph.initializers.values()))
-            for node in graph:
-                taken.add(node.name or "")
-                taken.update(output.name or "" for output in node.outputs)
-        return cls(taken)
+        return cls(names_of_values(model) | {node.name or "" for graph in model.graphs() for node in graph})
 
     def fresh(self, wanted: str) -> str:
-        """Return `wanted`, or with the first free suffix ``_1``, ``_2`` … where it is taken."""
-        name, count = wanted, 0
-        while name in self._taken:
-            count += 1
-            name = f"{wanted}_{count}"
-        self._taken.add(name)
-        return name
+        """Return `wanted`, or with the first free suffix ``_1``, ``_2`` … where it is taken; taken from now on."""
+        return self.take(wanted)
 
 
 def add_initializer(graph: ir.Graph, name: str, array: npt.NDArray[np.generic]) -> ir.Value:

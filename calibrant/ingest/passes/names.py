@@ -34,13 +34,18 @@ class UniqueNames:
 
 
 def value_names(model: ir.Model) -> UniqueNames:
+    """Return the value names of a model as taken, ready to hand out new ones."""
+    return UniqueNames(names_of_values(model))
+
+
+def names_of_values(model: ir.Model) -> set[str]:
     """Collect every value name of the model: inputs, initializers and node outputs of all graphs, subgraphs included."""
     taken: set[str] = set()
     for graph in model.graphs():
         taken.update(name for name in graph.initializers if name)
         taken.update(value.name for value in graph.inputs if value.name)
         taken.update(value.name for node in graph for value in node.outputs if value.name)
-    return UniqueNames(taken)
+    return taken
 
 
 def name_nodes(model: ir.Model) -> None:
