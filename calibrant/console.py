@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.errors import ConfigError, ExportError, nearest
 from calibrant.stats.events import Progress
+from calibrant.whole_files import whole_file
 
 if TYPE_CHECKING:
     import polars as pl
@@ -174,18 +175,15 @@ def _write_frame(frame: "pl.DataFrame", form: str, output: Path) -> None:
     if not output.name or output.is_dir():
         message = f"{output}: is a folder; pass -o FILE"
         raise ExportError(message)
-    partial = output.with_name(f".{output.name}.partial")
     try:
-        if form == "parquet":
-            frame.write_parquet(partial)
-        else:
-            partial.write_text(_frame_text(frame, "csv" if form == "table" else form), encoding="utf-8")
-        partial.replace(output)
+        with whole_file(output) as partial:
+            if form == "parquet":
+                frame.write_parquet(partial)
+            else:
+                partial.write_text(_frame_text(frame, "csv" if form == "table" else form), encoding="utf-8")
     except OSError as error:
         message = f"{output}: cannot be written ({error.strerror or error}); choose a writable file"
         raise ExportError(message) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def print_line(name: str, value: object) -> None:

@@ -1,7 +1,5 @@
 """A copy of a model in which every node has a name of its own, so that a configuration can name it."""
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 import onnx_ir as ir
@@ -9,6 +7,7 @@ import onnx_ir as ir
 from calibrant.errors import ModelError
 from calibrant.ingest.passes.names import ORIGINAL_NODES, name_nodes
 from calibrant.ingest.source import read_model, reading
+from calibrant.whole_files import whole_file
 
 
 def write_updated_model(model: Path, output: Path) -> int:
@@ -54,14 +53,10 @@ def _save(model: ir.Model, output: Path) -> None:
     if external is not None and output.with_name(external).resolve() in sources:
         message = f"{output}: {external} would replace the weights of the model itself; give another path"
         raise ModelError(message)
-    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        ir.save(model, partial, external_data=external)
-        partial.replace(output)
+        with whole_file(output) as partial:
+            ir.save(model, partial, external_data=external)
     except OSError as error:
         message = f"{output}: cannot write: {error.strerror or error}"
         raise ModelError(message) from error
-    finally:
-        with suppress(OSError):  # an error of its own would hide the first
-            partial.unlink()

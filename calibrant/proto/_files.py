@@ -1,10 +1,9 @@
-"""Text files that are written whole or not at all."""
+"""Configurations and records as text files."""
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 from calibrant.errors import ConfigError
+from calibrant.whole_files import whole_file
 
 
 def write_text(path: Path, text: str) -> None:
@@ -13,14 +12,10 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         ConfigError: the place is not writable.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        partial.replace(path)
+        with whole_file(path) as partial:
+            partial.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         message = f"{path}: cannot write: {error.strerror or error}"
         raise ConfigError(message) from error
-    finally:
-        with suppress(OSError):  # an error of its own would hide the first
-            partial.unlink()

@@ -4,13 +4,12 @@ A folder is a run when it holds a run.json that this module wrote; any other fol
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,10 @@ import polars as pl
 from calibrant.errors import LayerNotFoundError, RunError, nearest
 from calibrant.stats.events import Event, Stage
 from calibrant.stats.tables import FIT_TABLES, SCHEMA_VERSION, SCHEMAS, conform, empty_frame, write_frame
+from calibrant.whole_files import whole_file
+
+if TYPE_CHECKING:
+    import os
 
 RUN_FILE: Final = "run.json"
 
@@ -107,12 +110,8 @@ def _info_from_json(text: str, path: Path) -> RunInfo:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+    with whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def is_run(path: Path) -> bool:

@@ -3,7 +3,6 @@
 Every table is Parquet with a schema version in its metadata; `write_frame` is the only place that writes one.
 """
 
-import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 import polars as pl
 
 from calibrant.errors import RunError, SchemaError
+from calibrant.whole_files import whole_file
 
 SCHEMA_VERSION: Final = 1
 
@@ -176,16 +176,12 @@ def write_frame(table: str, frame: pl.DataFrame, path: Path) -> None:
     Raises:
         RunError: the disk is full or the place is not writable.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     rows = conform(table, frame)
+    metadata = {"calibrant.table": table, "calibrant.schema_version": str(SCHEMA_VERSION)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows.write_parquet(
-            partial, metadata={"calibrant.table": table, "calibrant.schema_version": str(SCHEMA_VERSION)}
-        )
-        partial.replace(path)
+        with whole_file(path) as partial:
+            rows.write_parquet(partial, metadata=metadata)
     except (OSError, pl.exceptions.PolarsError) as error:
         message = f"{path}: cannot be written ({error}); free space on its disk, or mend its permissions"
         raise RunError(message) from error
-    finally:
-        partial.unlink(missing_ok=True)
