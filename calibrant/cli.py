@@ -36,7 +36,6 @@ app = typer.Typer(
     "Example: calibrant run model.onnx --data samples.npz --config quant.cfg",
 )
 app.add_typer(config_app, name="config")
-app.command()(preprocess)
 
 
 class Keep(StrEnum):
@@ -244,7 +243,7 @@ def capture(
     fail_on: Fail = None,
     dialect: DialectOption = None,
 ) -> None:
-    """Run the float model over the data and keep activations and statistics.
+    """Run the model over the data; keep activations, statistics.
 
     Example: calibrant capture model.onnx --data samples/ --keep stats
     """
@@ -269,7 +268,7 @@ def plan(
     output: Output = None,
     dialect: DialectOption = None,
 ) -> None:
-    """Show what a configuration means for each layer of a model, and which rule decided; nothing is run.
+    """Show what a configuration means for each layer; run nothing.
 
     Example: calibrant plan model.onnx --config quant.cfg --format csv
     """
@@ -294,9 +293,12 @@ def _plan_of(
     return pipeline.plan(model, config=_configuration(config, dialect), fix_input=fix_input)
 
 
+app.command()(preprocess)
+
+
 @app.command()
 def stats(run: RunFolder) -> None:
-    """Compute every statistics table again from the kept activations.
+    """Compute the statistics again from the activations.
 
     Example: calibrant stats model.run
     """
@@ -350,7 +352,7 @@ def export(
     fix_input: FixInput = None,
     weight_only_form: WeightOnlyFormOption = WeightOnlyFormName.dequantize,
 ) -> None:
-    """Write the fake-quant model, the deploy model, the record, the node map and the configuration.
+    """Write both models, record, node map and configuration.
 
     Example: calibrant export model.run --fit hfmg --prefix out/model_hfmg
     """
@@ -396,7 +398,7 @@ def verify(
     ] = None,
     every_layer: Annotated[bool, typer.Option("--all", help="Show the layers that are exact as well.")] = False,
 ) -> None:
-    """Prove the deploy model against the fake-quant model in exact integers and lint it by ATC's rules.
+    """Prove the deploy model in exact integers, and lint it.
 
     Example: calibrant verify model.run
     """
@@ -443,7 +445,7 @@ def report(
     form: TableFormat = "table",
     output: Output = None,
 ) -> None:
-    """Print a named report, by default the layers by their signal-to-noise ratio.
+    """Print a named report; by default the worst layers.
 
     Example: calibrant report model.run clip_rate
     """
@@ -464,7 +466,7 @@ def report(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder to make; an earlier demo's is replaced.")] = Path("calibrant-demo"),
 ) -> None:
-    """Quantize a page-orientation model on drawn pages and show what came of it.
+    """Quantize a real model on drawn pages; show the result.
 
     Example: calibrant demo --out /tmp/calibrant-demo
     """

@@ -24,7 +24,7 @@ def preprocess(
     ] = None,
     fix_input: FixInput = None,
 ) -> None:
-    """Find the balance factors of a model (AMCT's quantize_preprocess) and write them into a record.
+    """Write balance factors into a record (quantize_preprocess).
 
     Example: calibrant preprocess model.onnx --data samples.npz --config quant.cfg -o record.txt
     """
