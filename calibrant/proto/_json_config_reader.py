@@ -6,8 +6,9 @@ from typing import Final, Literal, cast
 
 from calibrant.errors import nearest
 from calibrant.proto._block_reader import MANY_CANDIDATES, MAX_CANDIDATES, NUMS_OF_BINS, NUQ_STEPS, WEIGHT_BITS
+from calibrant.proto._json_file_reader import JsonFileReader
 from calibrant.proto._json_object import JsonObject
-from calibrant.proto._json_text import Value, parse_json
+from calibrant.proto._json_text import Value
 from calibrant.proto.json_config import (
     COMMON_SUFFIX,
     GLOBAL_KEYS,
@@ -19,10 +20,6 @@ from calibrant.proto.json_config import (
     WeightAlgorithm,
 )
 from calibrant.proto.settings import AdaSettings, IfmrSettings
-from calibrant.proto.simple_config import ConfigNote, PrecisionMode
-
-Severity = Literal["warn", "info"]
-Spot = tuple[str, str]
 
 _LAYER_KEYS: Final = ("quant_enable", "dmq_balancer_param", "activation_quant_params", "weight_quant_params")
 _TENSOR_KEYS: Final = ("layer_name", "input_index", "activation_quant_params")
@@ -43,25 +40,14 @@ _RETRAIN_KEYS: Final = frozenset(
 
 def read(text: str, source: str) -> JsonConfig:
     """Read the text of a config.json; see `json_config.parse_json_config`."""
-    return _Reader(JsonObject(parse_json(text.removeprefix("\ufeff"), source), source)).config(text)
+    return _Reader(text, source).config()
 
 
-class _Reader:
-    """Reads one file; gathers notes and positions on the way."""
-
-    def __init__(self, root: JsonObject) -> None:
-        self.root = root
-        self.positions: dict[tuple[str, ...], str] = dict(root.positions())
-        self.notes: list[ConfigNote] = []
-
-    def config(self, text: str) -> JsonConfig:
+class _Reader(JsonFileReader):
+    def config(self) -> JsonConfig:
         root = self.root
-        if text.startswith("\ufeff"):
-            self._note(
-                f"{root.source}:1:1", "the file begins with a byte-order mark, which AMCT refuses; it was left out"
-            )
-        version, batch_num = root.integer("version", [1]), self._batch_num()
-        mode, tensors = root.text("fakequant_precision_mode", ("DEFAULT", "FORCE_FP16_QUANT")), self._tensors()
+        version, batch_num = root.integer("version", [1]), self.batch_num()
+        mode, tensors = self.precision_mode(), self._tensors()
         skip_fusion_layers = self._skip_fusion_layers()
         layers = {name: self._layer(name) for name in root.members if name not in GLOBAL_KEYS}
         return JsonConfig(
@@ -73,27 +59,15 @@ class _Reader:
             layers=layers,
             tensor_quantize=tensors,
             weight_offset=root.boolean("weight_offset"),
-            fakequant_precision_mode=cast("PrecisionMode | None", mode),
+            fakequant_precision_mode=mode,
             version=version,
             source=root.source,
-            text=text.removeprefix("\ufeff"),
+            text=self.text,
             notes=tuple(self.notes),
             positions=self.positions,
         )
 
-    # What a person should know.
-
-    def _note(self, where: str, text: str, severity: Severity = "warn") -> None:
-        self.notes.append(ConfigNote(severity, f"{where}: {text}"))
-
     # The keys of the whole file.
-
-    def _batch_num(self) -> int | None:
-        name = "batch_num"
-        if name in self.root and self.root.members[name].content is True:
-            self._note(self.root.spot(name), "batch_num is true, which AMCT reads as 1; write 1")
-            return 1
-        return self.root.count(name, 1)
 
     def _skip_fusion_layers(self) -> tuple[str, ...] | None:
         name, expected = "skip_fusion_layers", 'a list of layer names such as ["conv1"]'
@@ -160,11 +134,9 @@ class _Reader:
         return value
 
     def _activation(self, layer: JsonObject) -> JsonActivation | None:
-        part = layer.child("activation_quant_params")
+        part = self.child(layer, "activation_quant_params", _ACTIVATION_KEYS)
         if part is None:
             return None
-        self.positions.update(part.positions())
-        part.check_keys(_ACTIVATION_KEYS)
         algorithm = cast("Literal['ifmr', 'hfmg'] | None", part.text("act_algo", ("ifmr", "hfmg")))
         self._check_rivals(part, algorithm)
         search_range = _search_range(part)
@@ -183,7 +155,7 @@ class _Reader:
         bits = part.integer("num_bits", _DATA_BITS)
         if bits == 4:
             text = "num_bits: 4 is read but not applied in this version: the data is quantized to INT8"
-            self._note(part.spot("num_bits"), f"{part.label}: activation_quant_params: {text}")
+            self.note(part.spot("num_bits"), f"{part.label}: activation_quant_params: {text}")
         return bits
 
     def _check_rivals(self, part: JsonObject, algorithm: str | None) -> None:
@@ -196,7 +168,7 @@ class _Reader:
         if ifmr and hfmg:
             part.reject(hfmg[0], f"{hfmg[0]} belongs to hfmg and {ifmr[0]} to ifmr; keep those of one algorithm")
         if algorithm is None and hfmg:
-            self._note(part.spot(hfmg[0]), f"{part.label}: act_algo is not written; {hfmg[0]} says that hfmg is meant")
+            self.note(part.spot(hfmg[0]), f"{part.label}: act_algo is not written; {hfmg[0]} says that hfmg is meant")
 
     def _search_step(self, part: JsonObject, search_range: tuple[float, float] | None) -> float | None:
         name, expected = "search_step", "a number above 0"
@@ -216,15 +188,13 @@ class _Reader:
             )
         if candidates > MANY_CANDIDATES:
             text = f"search_step {step} makes {int(candidates)} candidates, so the search is slow (default: 61)"
-            self._note(part.spot(place), f"{part.label}: {text}")
+            self.note(part.spot(place), f"{part.label}: {text}")
         return written
 
     def _weight(self, layer: JsonObject) -> JsonWeight | None:
-        part = layer.child("weight_quant_params")
+        part = self.child(layer, "weight_quant_params", _WEIGHT_KEYS)
         if part is None:
             return None
-        self.positions.update(part.positions())
-        part.check_keys(_WEIGHT_KEYS)
         algorithm = self._weight_algorithm(part)
         return JsonWeight(
             channel_wise=part.boolean("channel_wise"),
@@ -233,9 +203,9 @@ class _Reader:
             num_steps=part.integer("num_steps", NUQ_STEPS),
             num_of_iteration=part.integer("num_of_iteration", range(6)),
             num_iteration=part.count("num_iteration", 0),
-            reg_param=_inside_one(part, "reg_param"),
+            reg_param=part.fraction("reg_param"),
             beta_range=_beta_range(part),
-            warm_start=_inside_one(part, "warm_start"),
+            warm_start=part.fraction("warm_start"),
         )
 
     def _weight_algorithm(self, part: JsonObject) -> WeightAlgorithm | None:
@@ -269,9 +239,3 @@ def _beta_range(part: JsonObject) -> tuple[float, float] | None:
     if found is not None and not 0 < found[1] < found[0]:
         part.reject(name, f"{name} is [{found[0]},{found[1]}]; an end above 0 and a start above the end are expected")
     return found
-
-
-def _inside_one(part: JsonObject, name: str) -> float | None:
-    expected = "a number between 0 and 1"
-    value = part.number(name, expected)
-    return value if value is None or 0 < value < 1 else part.expect(name, expected)

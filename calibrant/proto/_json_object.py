@@ -100,6 +100,12 @@ class JsonObject:
         """Return a number, None where it is not written."""
         return _number(self.members[name]) if name in self.members and self._is_number(name, expected) else None
 
+    def fraction(self, name: str) -> float | None:
+        """Return a number above 0 and below 1, None where it is not written."""
+        expected = "a number between 0 and 1"
+        value = self.number(name, expected)
+        return value if value is None or 0 < value < 1 else self.expect(name, expected)
+
     def _is_number(self, name: str, expected: str) -> bool:
         return _number(self.members[name]) is not None or self.expect(name, expected)
 

@@ -3,8 +3,8 @@
 from typing import Final, Literal, cast
 
 from calibrant.errors import nearest
+from calibrant.proto._json_file_reader import JsonFileReader
 from calibrant.proto._json_object import JsonObject
-from calibrant.proto._json_text import parse_json
 from calibrant.proto.retrain_config import RetrainType
 from calibrant.proto.retrain_json import (
     RETRAIN_KEYS,
@@ -16,7 +16,6 @@ from calibrant.proto.retrain_json import (
     RetrainJsonWeight,
     WeightAlgorithm,
 )
-from calibrant.proto.simple_config import ConfigNote, PrecisionMode
 
 _LAYER_KEYS: Final = (
     "retrain_enable", "retrain_data_config", "retrain_weight_config", "regular_prune_enable", "regular_prune_config",
@@ -37,54 +36,34 @@ _CALIBRATION_KEYS: Final = frozenset(
 
 def read(text: str, source: str) -> RetrainJson:
     """Read the text of a retrain config.json; see `retrain_json.parse_retrain_json`."""
-    return _Reader(JsonObject(parse_json(text.removeprefix("\ufeff"), source), source)).config(text)
+    return _Reader(text, source).config()
 
 
-class _Reader:
-    """Reads one file; gathers notes and positions on the way."""
-
-    def __init__(self, root: JsonObject) -> None:
-        self.root = root
-        self.positions: dict[tuple[str, ...], str] = dict(root.positions())
-        self.notes: list[ConfigNote] = []
+class _Reader(JsonFileReader):
+    def __init__(self, text: str, source: str) -> None:
+        super().__init__(text, source)
         self.pruned: list[str] = []
 
-    def config(self, text: str) -> RetrainJson:
+    def config(self) -> RetrainJson:
         root = self.root
-        if text.startswith("\ufeff"):
-            self._note(
-                f"{root.source}:1:1", "the file begins with a byte-order mark, which AMCT refuses; it was left out"
-            )
-        version, batch_num = root.integer("version", [1]), self._batch_num()
-        mode = root.text("fakequant_precision_mode", ("DEFAULT", "FORCE_FP16_QUANT"))
+        version, batch_num = root.integer("version", [1]), self.batch_num()
+        mode = self.precision_mode()
         layers = {name: self._layer(name) for name in root.members if name not in RETRAIN_KEYS}
         if not any(layer.retrain_enable or layer.regular_prune_enable for layer in layers.values()):
             root.fail(root.place, "no layer has retrain_enable: true; enable at least one")
         if self.pruned:
             count = f"{len(self.pruned)} layer{'s' if len(self.pruned) > 1 else ''}"
-            self._note(
-                self.pruned[0], f"regular_prune_config of {count} is read and kept, but calibrant prunes nothing"
-            )
+            self.note(self.pruned[0], f"regular_prune_config of {count} is read and kept, but calibrant prunes nothing")
         return RetrainJson(
             batch_num=batch_num,
             layers=layers,
-            fakequant_precision_mode=cast("PrecisionMode | None", mode),
+            fakequant_precision_mode=mode,
             version=version,
             source=root.source,
-            text=text.removeprefix("\ufeff"),
+            text=self.text,
             notes=tuple(self.notes),
             positions=self.positions,
         )
-
-    def _note(self, where: str, text: str) -> None:
-        self.notes.append(ConfigNote("warn", f"{where}: {text}"))
-
-    def _batch_num(self) -> int | None:
-        name = "batch_num"
-        if name in self.root and self.root.members[name].content is True:
-            self._note(self.root.spot(name), "batch_num is true, which AMCT reads as 1; write 1")
-            return 1
-        return self.root.count(name, 1)
 
     def _layer(self, name: str) -> RetrainJsonLayer:
         if not self.root.members[name].is_object:
@@ -104,15 +83,8 @@ class _Reader:
             part.boolean("retrain_enable"), data, weight, part.boolean("regular_prune_enable"), self._prune(part)
         )
 
-    def _child(self, layer: JsonObject, name: str, keys: tuple[str, ...]) -> JsonObject | None:
-        part = layer.child(name)
-        if part is not None:
-            self.positions.update(part.positions())
-            part.check_keys(keys)
-        return part
-
     def _data(self, layer: JsonObject) -> RetrainJsonData | None:
-        part = self._child(layer, "retrain_data_config", _DATA_KEYS)
+        part = self.child(layer, "retrain_data_config", _DATA_KEYS)
         if part is None:
             return None
         self._check_clips(part)
@@ -131,7 +103,7 @@ class _Reader:
             part.reject(given[0], f"{given[0]} without {other}; write both or neither")
 
     def _weight(self, layer: JsonObject) -> RetrainJsonWeight | None:
-        part = self._child(layer, "retrain_weight_config", _WEIGHT_KEYS)
+        part = self.child(layer, "retrain_weight_config", _WEIGHT_KEYS)
         if part is None:
             return None
         algorithm = part.text("algo", ("arq_retrain", "ulq_retrain"))
@@ -148,7 +120,7 @@ class _Reader:
             part.fail(part.place, f"data is {asked[0]} and weights are {asked[1]}; one of {allowed} is expected")
 
     def _prune(self, layer: JsonObject) -> RetrainJsonPrune | None:
-        part = self._child(layer, "regular_prune_config", _PRUNE_KEYS)
+        part = self.child(layer, "regular_prune_config", _PRUNE_KEYS)
         if part is None:
             return None
         kind = part.text("prune_type", tuple(_PRUNE_ALGORITHMS))
@@ -163,7 +135,7 @@ class _Reader:
         return RetrainJsonPrune(
             prune_type=cast("PruneType", kind),
             algo=part.text("algo", (algorithm,)),
-            prune_ratio=_ratio(part),
+            prune_ratio=part.fraction("prune_ratio"),
             ascend_optimized=part.boolean("ascend_optimized"),
             n_out_of_m_type=cast("Literal['M4N2'] | None", part.text("n_out_of_m_type", ("M4N2",))),
             update_freq=part.count("update_freq", 0),
@@ -178,9 +150,3 @@ def _signed(part: JsonObject, name: str, sign: int) -> float | None:
 
 def _dst_type(part: JsonObject, allowed: tuple[str, ...]) -> RetrainType | None:
     return cast("RetrainType | None", part.text("dst_type", allowed))
-
-
-def _ratio(part: JsonObject) -> float | None:
-    expected = "a number between 0 and 1"
-    value = part.number("prune_ratio", expected)
-    return value if value is None or 0 < value < 1 else part.expect("prune_ratio", expected)
