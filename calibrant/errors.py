@@ -68,3 +68,13 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     """
     found = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
     return f"; did you mean '{found[0]}'?" if found else ""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error of another library says, or its type where it says nothing.
+
+    Example:
+        >>> first_line(ValueError())
+        'ValueError'
+    """
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -278,7 +278,7 @@ def _capture_anew(
     with _new_run(folder, info, restart=restart) as run:
         progress("capture", 0, 0)
         save_prepared(prepared, run.model_folder)
-        check_loads(run.model_folder / "prepared.onnx")
+        check_loads(run.prepared_file)
         options = CaptureOptions(
             batch_size=batch_size, keep="raw" if info.keep == "raw" else "stats", batch_num=config.batch_num
         )

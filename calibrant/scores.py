@@ -80,9 +80,7 @@ def score_fit(run: Run, fit: str, files: ExportedFiles, feeds: Feeds) -> float:
     Returns:
         The least SQNR of an output in dB, infinite where all are equal.
     """
-    pairs = list(
-        zip(_outputs(run.model_folder / "prepared.onnx", feeds), _outputs(files.fake_quant, feeds), strict=True)
-    )
+    pairs = list(zip(_outputs(run.prepared_file, feeds), _outputs(files.fake_quant, feeds), strict=True))
     count = len(pairs[0][0])
     least = min(output_sqnr_db(_joined(pairs, 0, output), _joined(pairs, 1, output)) for output in range(count))
     row = {"fit": fit, "variant": "fake_quant", "metric": "sqnr_db", "value": least, "samples": len(pairs)}

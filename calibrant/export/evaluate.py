@@ -8,21 +8,14 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from calibrant.errors import ShapeError
+from calibrant.ingest.session import plain_options
 
 Array = npt.NDArray[np.generic]
 
 
 def open_session(model: Path) -> ort.InferenceSession:
-    """Open a model with graph optimizations off.
-
-    onnxruntime's fused int8 kernels saturate on CPUs without VNNI, and its fusions move last bits; without them a result
-    says something about the model rather than about the machine.
-    """
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4  # errors come as exceptions
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    """Open a model with graph optimizations off; see `plain_options` for the reason."""
+    return ort.InferenceSession(str(model), plain_options(), providers=["CPUExecutionProvider"])
 
 
 def first_outputs(model: Path, feeds: Iterable[Mapping[str, Array]]) -> Array:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from calibrant.errors import ExportError
+from calibrant.errors import ExportError, first_line
 from calibrant.export.graph_edit import Names, add_initializer, export_clone, into_memory
 from calibrant.export.quantized_layer import EncodedLayer
 from calibrant.export.quantized_tensor import EncodedTensor
@@ -156,7 +156,7 @@ def _raise_opset(model: ir.Model) -> ir.Model:
     except Exception as error:  # the converter raises bare RuntimeErrors and its own C++ types
         message = (
             f"the fake-quant model needs opset {_LEAST_OPSET} and the model has {opset}, which onnx cannot raise: "
-            f"{str(error).splitlines()[0]}; export the float model with opset {_LEAST_OPSET} or newer"
+            f"{first_line(error)}; export the float model with opset {_LEAST_OPSET} or newer"
         )
         raise ExportError(message) from error
     return ir.from_proto(raised)

@@ -8,8 +8,9 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
-from calibrant.errors import DataError, ExportError
+from calibrant.errors import DataError, ExportError, first_line
 from calibrant.export.external_data import beside_its_data
+from calibrant.ingest.session import plain_options
 
 Array = npt.NDArray[Any]
 
@@ -60,12 +61,7 @@ def session_of(model: onnx.ModelProto | bytes, folder: str | None = None) -> ort
     """
     if folder is None and isinstance(model, onnx.ModelProto):
         model, folder = beside_its_data(model)
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.add_session_config_entry(
-        "session.intra_op.allow_spinning", "0"
-    )  # idle pools would take the cores from BLAS
+    options = plain_options()
     options.enable_cpu_mem_arena = False  # an arena keeps its peak, and there is one a session
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
@@ -73,7 +69,7 @@ def session_of(model: onnx.ModelProto | bytes, folder: str | None = None) -> ort
     try:
         return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions have no common base
-        message = f"onnxruntime cannot open the model: {_first_line(error)}"
+        message = f"onnxruntime cannot open the model: {first_line(error)}"
         raise ExportError(message) from error
 
 
@@ -86,13 +82,9 @@ def run_session(session: ort.InferenceSession, outputs: Sequence[str], feeds: Ma
     try:
         found: list[Any] = session.run(list(outputs), dict(feeds))
     except Exception as error:  # as above
-        message = f"onnxruntime fails on this sample: {_first_line(error)}"
+        message = f"onnxruntime fails on this sample: {first_line(error)}"
         raise DataError(message) from error
     return found
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def part_of(

@@ -26,7 +26,7 @@ from calibrant.ingest.batches import (
 from calibrant.ingest.data import DataSource
 from calibrant.ingest.fold import TensorFold, statistics_tables, write_tables
 from calibrant.ingest.layers import layer_rows_of
-from calibrant.ingest.model import PREPARED_FILE, ModelInput, PreparedModel
+from calibrant.ingest.model import ModelInput, PreparedModel
 from calibrant.ingest.opening import open_runner
 from calibrant.ingest.recompute import recompute_statistics
 from calibrant.ingest.recorder import InFlight, Recorder
@@ -36,6 +36,7 @@ from calibrant.ingest.session import ActivationSession
 from calibrant.ingest.verify_inputs import VerifyInputs, save_verify_inputs
 from calibrant.ingest.writer import check_disk, writing
 from calibrant.stats.events import Event, Progress
+from calibrant.stats.run import prepared_file
 from calibrant.stats.tables import SCHEMAS, layers_frame
 
 __all__ = ["CaptureOptions", "CaptureResult", "capture_activations", "recompute_statistics"]
@@ -218,7 +219,7 @@ def capture_activations(
     size = resolve_batch_size(inputs, options.batch_size)
     samples = LimitedSamples(source, None if options.batch_num is None else Limit(options.batch_num, size))
     with clock("session"):
-        session = ActivationSession(folder / "model" / PREPARED_FILE, prepared.tensors)
+        session = ActivationSession(prepared_file(folder), prepared.tensors)
     with clock("probe"):
         opened = open_runner(session, iter(samples), prepared)
     runner, found = opened.runner, opened.found

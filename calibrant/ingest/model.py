@@ -16,6 +16,7 @@ from calibrant.ingest.passes.constants import initializer_tensor
 from calibrant.ingest.prepared import CapturedTensor, ModelInput, PreparedModel
 from calibrant.ingest.source import hash_model, read_model, reading
 from calibrant.stats.events import Event
+from calibrant.stats.run import PREPARED_FILE
 
 __all__ = [
     "CapturedTensor",
@@ -30,7 +31,6 @@ __all__ = [
     "save_prepared",
 ]
 
-PREPARED_FILE: Final = "prepared.onnx"
 _EXTERNAL_ABOVE: Final = 64 << 20  # bytes of weights; larger ones go to prepared.onnx.data
 _QUANTIZING_TYPES: Final = frozenset(
     {

@@ -13,8 +13,8 @@ from onnx import numpy_helper
 
 from calibrant.errors import LayerNotFoundError, ModelError, nearest
 from calibrant.stats.model_nodes import ModelNode
+from calibrant.stats.run import PREPARED_FILE
 
-_FILE = "prepared.onnx"
 _FLOATS = (onnx.TensorProto.UNDEFINED, onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
 
 
@@ -61,7 +61,7 @@ class Parameters:
     """
 
     def __init__(self, folder: Path) -> None:
-        path = folder / _FILE
+        path = folder / PREPARED_FILE
         try:
             model = onnx.load(path, load_external_data=False)
         except Exception as error:  # protobuf raises its own DecodeError, which only `proto` may name
@@ -78,7 +78,7 @@ class Parameters:
             LayerNotFoundError: there is none of that name.
         """
         if name not in self._tensors:
-            message = f"{self._folder / _FILE}: no initializer '{name}'{nearest(name, self._tensors)}"
+            message = f"{self._folder / PREPARED_FILE}: no initializer '{name}'{nearest(name, self._tensors)}"
             raise LayerNotFoundError(message)
         tensor = self._tensors[name]
         if tensor.data_location == onnx.TensorProto.EXTERNAL:  # mapped; onnx would keep a copy in the proto

@@ -9,11 +9,12 @@ from calibrant.errors import DataError
 from calibrant.ingest.batches import make_batches
 from calibrant.ingest.data import DataSource
 from calibrant.ingest.fold import TensorFold
-from calibrant.ingest.model import PREPARED_FILE, PreparedModel
+from calibrant.ingest.model import PreparedModel
 from calibrant.ingest.opening import open_runner
 from calibrant.ingest.samples import Array, Sample, fingerprint_of_keys
 from calibrant.ingest.session import ActivationSession
 from calibrant.stats.events import Progress
+from calibrant.stats.run import prepared_file
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class SecondPass:
             DataError: the data cannot be read again, or is not that of the capture.
         """
         keys: list[str] = []
-        session = ActivationSession(self.folder / "model" / PREPARED_FILE, self.prepared.tensors)
+        session = ActivationSession(prepared_file(self.folder), self.prepared.tensors)
         opened = open_runner(session, self._read(keys), self.prepared)
         folds = {t: TensorFold(self.prepared.tensors[t], opened.found.layouts[t].axis) for t in tensor_ids}
         for batch in make_batches(opened.samples, self.prepared.inputs, self.batch_size):

@@ -10,7 +10,7 @@ from typing import Final
 import onnx
 import onnx_ir as ir
 
-from calibrant.errors import CalibrantError, ModelError, nearest
+from calibrant.errors import CalibrantError, ModelError, first_line, nearest
 
 _PROTOBUF_LIMIT: Final = 2**31  # bytes; protobuf reads no larger message
 _CHUNK: Final = 1 << 20
@@ -54,7 +54,7 @@ def _complaint(path: Path) -> str:
     try:
         onnx.checker.check_model(str(path))
     except (onnx.checker.ValidationError, *_SURPRISES) as error:
-        return _first_line(error)
+        return first_line(error)
     return ""
 
 
@@ -141,11 +141,7 @@ def _deserialize(path: Path, proto: onnx.ModelProto) -> ir.Model:
 def _root_cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
-    return _first_line(error)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    return first_line(error)
 
 
 def _external_files(path: Path, model: ir.Model) -> list[Path]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import os
 
 RUN_FILE: Final = "run.json"
+MODEL_FOLDER: Final = "model"
+PREPARED_FILE: Final = "prepared.onnx"  # in the folder above; large weights lie beside it
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,11 @@ def _info_from_json(text: str, path: Path) -> RunInfo:
 def _write_atomically(path: Path, text: str) -> None:
     with whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def prepared_file(folder: Path) -> Path:
+    """Return where the prepared model of a run folder lies."""
+    return folder / MODEL_FOLDER / PREPARED_FILE
 
 
 def is_run(path: Path) -> bool:
@@ -218,7 +225,12 @@ class Run:
     @property
     def model_folder(self) -> Path:
         """Folder of the prepared model."""
-        return self.path / "model"
+        return self.path / MODEL_FOLDER
+
+    @property
+    def prepared_file(self) -> Path:
+        """The prepared model, which every name in the tables refers to."""
+        return prepared_file(self.path)
 
     def update_info(self, **changes: Any) -> None:
         """Change fields of `info` and write run.json, whole or not at all."""
