@@ -59,7 +59,7 @@ def session_options() -> Any:
     """Return the options of every capture session.
 
     Serial execution and the extended optimizations: the layout optimizations of the level above choose their blocks
-    by CPU, and reorder every exposed tensor (docs/decisions/0005-capture-session.md).
+    by CPU, and reorder every exposed tensor (docs/decisions/0004-capture-session.md).
     """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
