@@ -282,7 +282,7 @@ def _converted(file: ConfigFile, model: _Model | None) -> _Text:
 
 
 def _json_text(config: QuantConfig, model: _Model) -> _Text:
-    from calibrant.handover import check_plan
+    from calibrant.configured_model import check_plan
     from calibrant.quantizers.plan import json_config
 
     prepared = _prepared(model, config)
@@ -322,7 +322,7 @@ def _retrain_text(config: RetrainConfig, model: _Model) -> _Text:
 
 
 def _simple_text(config: LayerwiseConfig, model: _Model | None) -> _Text:
-    from calibrant.handover import check_plan
+    from calibrant.configured_model import check_plan
 
     if model is None:
         simple = simple_config_of(config)
@@ -388,7 +388,7 @@ def _plan_of(
     config: QuantConfig | JsonConfig | RetrainConfig | RetrainJson, model: _Model
 ) -> "tuple[pl.DataFrame, tuple[Event, ...]]":
     if isinstance(config, QuantConfig | JsonConfig):
-        from calibrant.handover import check_plan
+        from calibrant.configured_model import check_plan
 
         settings = calibration_config(config)
         prepared = _prepared(model, settings)

@@ -1,12 +1,16 @@
-"""A model prepared as a configuration asks for: its fusion options, and where a wrong name in them stands."""
+"""A model under a configuration: prepared with its fusion options, and its plan, before anything runs."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrant.errors import ConfigError
+from calibrant.ingest.layers import layer_rows_of
 from calibrant.ingest.model import prepare_model
+from calibrant.ingest.nodes import model_nodes
 from calibrant.ingest.passes.batch_norm import SkipFusionError
+from calibrant.quantizers.layer_plan import Plan
+from calibrant.quantizers.plan import resolve_plan
 
 if TYPE_CHECKING:
     from calibrant.ingest.model import PreparedModel
@@ -38,3 +42,12 @@ def prepare_configured(
         where = config.positions.get(("skip_fusion_layers", error.layer))
         message = str(error) if where is None else f"{where}: {error}"
         raise ConfigError(message) from error
+
+
+def check_plan(config: "QuantConfig", prepared: "PreparedModel") -> Plan:
+    """Resolve the plan of a prepared model, so that a wrong layer name costs no capture.
+
+    Raises:
+        ConfigError: as `resolve_plan`.
+    """
+    return resolve_plan(config, layer_rows_of(prepared, None), other_nodes=model_nodes(prepared.model.graph))

@@ -194,10 +194,9 @@ def capture_with_data(
     fits_too: bool,
 ) -> "tuple[Run, DataSource]":
     """Capture, and return the data as well; where it is to be fitted next, it may have to be read twice."""
-    from calibrant.configured_model import prepare_configured
+    from calibrant.configured_model import check_plan, prepare_configured
     from calibrant.fitting.balancing import check_second_pass
     from calibrant.fitting.captured_tensors import tensor_ids
-    from calibrant.handover import check_plan
     from calibrant.ingest.data import open_data
     from calibrant.ingest.model import observe
 
@@ -315,8 +314,7 @@ def plan(
     Example:
         >>> rows, events = plan("model.onnx", config="quant.cfg")  # doctest: +SKIP
     """
-    from calibrant.configured_model import prepare_configured
-    from calibrant.handover import check_plan
+    from calibrant.configured_model import check_plan, prepare_configured
 
     settings = _read_config(config)
     prepared = prepare_configured(Path(model), settings, fix_input)
@@ -485,7 +483,7 @@ def export(
         ExportError: the files cannot be written.
     """
     from calibrant.export.files import absolute_prefix, write_export
-    from calibrant.handover import config_text, quantized_layers, quantized_tensors, weight_only_layers
+    from calibrant.exported_fit import config_text, quantized_layers, quantized_tensors, weight_only_layers
     from calibrant.ingest.model import load_prepared
 
     opened = open_run(run)

@@ -105,8 +105,8 @@ def _factors(
     progress: Progress,
 ) -> "tuple[Run, Factors]":
     from calibrant import pipeline
+    from calibrant.configured_model import check_plan
     from calibrant.fitting.balancing import fit_factors, is_balanced
-    from calibrant.handover import check_plan
     from calibrant.ingest.model import load_prepared
     from calibrant.ingest.parameters import Parameters
     from calibrant.proto.any_config import calibration_config, read_calibration_config

@@ -1,4 +1,4 @@
-"""A run's plan and fits against its prepared model: checked before a capture, handed over to an export."""
+"""What an export takes from one fit of a run: its layers, tensors and weights with their scales, and AMCT's config.json of it."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -10,29 +10,18 @@ from calibrant.export.quantized_layer import QuantizedLayer
 from calibrant.export.quantized_tensor import QuantizedTensor, in_order
 from calibrant.export.weight_only import WeightOnlyLayer
 from calibrant.fitting.fitted_layers import fitted_layers
-from calibrant.ingest.layers import layer_rows_of
 from calibrant.ingest.model import PreparedModel
 from calibrant.ingest.nodes import model_nodes
 from calibrant.proto.any_config import parse_calibration_config
 from calibrant.proto.json_config import format_json_config
 from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers.half_factors import FORCED
-from calibrant.quantizers.layer_plan import Plan
 from calibrant.quantizers.plan import json_config, resolve_plan
 from calibrant.stats.run import Run
 from calibrant.stats.tables import layer_rows
 
 if TYPE_CHECKING:
     from calibrant.proto.op_types import Dialect
-
-
-def check_plan(config: QuantConfig, prepared: PreparedModel) -> Plan:
-    """Resolve the plan before anything runs, so that a wrong layer name costs no capture.
-
-    Raises:
-        ConfigError: as `resolve_plan`.
-    """
-    return resolve_plan(config, layer_rows_of(prepared, None), other_nodes=model_nodes(prepared.model.graph))
 
 
 def quantized_layers(run: Run, prepared: PreparedModel, fit: str) -> list[QuantizedLayer]:
