@@ -38,12 +38,10 @@ FixInput = Mapping[str, str | int | float]
 
 
 def _read_config(config: "Config | None") -> "QuantConfig":
-    from calibrant.proto.any_config import calibration_config, read_calibration_config
+    from calibrant.proto.any_config import calibration_config
     from calibrant.proto.simple_config import QuantConfig
 
-    if config is None:
-        return QuantConfig()
-    return read_calibration_config(config) if isinstance(config, str | os.PathLike) else calibration_config(config)
+    return QuantConfig() if config is None else calibration_config(config)
 
 
 def _with_columns(config: "QuantConfig", *, wanted: bool) -> "QuantConfig":

@@ -109,10 +109,10 @@ def _factors(
     from calibrant.fitting.balancing import fit_factors, is_balanced
     from calibrant.ingest.model import load_prepared
     from calibrant.ingest.parameters import Parameters
-    from calibrant.proto.any_config import calibration_config, read_calibration_config
+    from calibrant.proto.any_config import calibration_config
     from calibrant.stats.tables import layer_rows
 
-    settings = read_calibration_config(config) if isinstance(config, str | os.PathLike) else calibration_config(config)
+    settings = calibration_config(config)
     rows, _ = pipeline.plan(model, config=settings, fix_input=fix_input)
     if not rows.filter(enabled=True)["migration_strength"].count():
         message = f"{settings.source or 'configuration'}: no layer has a dmq_balancer, so there are no factors to find; add one"

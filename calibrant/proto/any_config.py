@@ -108,13 +108,15 @@ def read_calibration_config(path: PathLike, *, dialect: Dialect | None = None) -
     return parse_calibration_config(_read_text(path), str(path), dialect=dialect)
 
 
-def calibration_config(config: QuantConfig | JsonConfig) -> QuantConfig:
-    """Return a configuration that was built or read in Python as the stages take it.
+def calibration_config(config: PathLike | QuantConfig | JsonConfig) -> QuantConfig:
+    """Return a configuration of any form, a file or what was built or read in Python, as the stages take it.
 
     Raises:
-        ConfigError: as `layerwise_config`.
+        ConfigError: as `read_calibration_config`, or as `layerwise_config`.
     """
-    return layerwise_config(config) if isinstance(config, JsonConfig) else config
+    if isinstance(config, JsonConfig):
+        return layerwise_config(config)
+    return config if isinstance(config, QuantConfig) else read_calibration_config(config)
 
 
 def parse_calibration_config(text: str, source: str = "<text>", *, dialect: Dialect | None = None) -> QuantConfig:
