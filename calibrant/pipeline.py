@@ -5,17 +5,16 @@ Each function is the command of the same name; each returns the `Run` whose tabl
 
 import hashlib
 import os
-import platform
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from calibrant.errors import ConfigError, ExportError, LayerNotFoundError, RunError, nearest
+from calibrant.provenance import differences, fusion_options, wanted_info
 from calibrant.stats.events import Event, Progress, no_progress
 from calibrant.stats.run import FitRecord, Run, RunInfo, create_run, is_run, open_run, remove_run
 
@@ -48,52 +47,11 @@ def _with_columns(config: "QuantConfig", *, wanted: bool) -> "QuantConfig":
     return replace(config, calibrant_matmul_per_channel=True) if wanted else config
 
 
-def _versions() -> dict[str, str]:
-    names = ("calibrant", "numpy", "numba", "onnx", "onnx-ir", "onnxruntime", "polars", "pyarrow")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
-
-
-def _cpu() -> str:
-    """Return the processor's name; onnxruntime chooses its kernels by it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
 @contextmanager
 def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     seconds[stage] = time.perf_counter() - start
-
-
-def _data_name(data: object) -> str:
-    return str(data) if isinstance(data, str | os.PathLike) else type(data).__name__
-
-
-def _fusion_options(config: "QuantConfig") -> tuple[bool, tuple[str, ...]]:
-    return config.do_fusion, tuple(sorted(config.skip_fusion_layers))
-
-
-def _differences(info: RunInfo, wanted: RunInfo) -> list[str]:
-    """Say in words what differs between a run and what is asked for."""
-    checked = {
-        "model": (info.model_hash, wanted.model_hash),
-        "data": (info.data_fingerprint, wanted.data_fingerprint),
-        "keep": (info.keep, wanted.keep),
-        "do_fusion": (info.do_fusion, wanted.do_fusion),
-        "skip_fusion_layers": (info.skip_fusion_layers, wanted.skip_fusion_layers),
-        "fix_input": (dict(info.fix_input), dict(wanted.fix_input)),
-    }
-    short = {"model": f"model {info.model}", "data": f"data {info.data} ({info.samples} samples)"}
-    return [
-        f"{short[name]} has other content" if name in short else f"{name} is {old}, asked for {new}"
-        for name, (old, new) in checked.items()
-        if old != new
-    ]
 
 
 def _reuse(path: Path, wanted: RunInfo, source: "DataSource", limit: int | None) -> Run:
@@ -105,8 +63,8 @@ def _reuse(path: Path, wanted: RunInfo, source: "DataSource", limit: int | None)
         wanted = replace(wanted, data_fingerprint=fingerprint(source, limit))
     else:
         wanted = replace(wanted, data_fingerprint=run.info.data_fingerprint)
-    if differences := _differences(run.info, wanted):
-        message = f"{path}: {'; '.join(differences)}; pass --restart to replace this run, or another --run folder"
+    if found := differences(run.info, wanted):
+        message = f"{path}: {'; '.join(found)}; pass --restart to replace this run, or another --run folder"
         raise RunError(message)
     reused = Event(
         "capture", "info", f"capture skipped: {path} holds {run.info.samples} samples of the same model and data"
@@ -119,24 +77,6 @@ def _events_of(run: Run, stage: str) -> list[Event]:
     rows = run.read("events").filter(stage=stage).drop("fit").unique(maintain_order=True)
     kept = [Event(**row) for row in rows.iter_rows(named=True)]
     return [event for event in kept if not event.message.startswith("capture skipped")]
-
-
-def _wanted_info(
-    model: Path, prepared: "PreparedModel", data: object, config: "QuantConfig", keep: Keep, fix_input: FixInput | None
-) -> RunInfo:
-    do_fusion, skip_fusion_layers = _fusion_options(config)
-    return RunInfo(
-        model=str(model.resolve()),
-        model_name=model.stem,
-        model_hash=prepared.source_hash,
-        data=_data_name(data),
-        keep=keep,
-        do_fusion=do_fusion,
-        skip_fusion_layers=skip_fusion_layers,
-        fix_input={name: str(value) for name, value in (fix_input or {}).items()},
-        versions=_versions(),
-        cpu=_cpu(),
-    )
 
 
 def capture(
@@ -212,7 +152,7 @@ def capture_with_data(
     prepared = observe(prepared, [*(one.tensor for one in plan.enabled_tensors), *products])
     if fits_too and keep == "stats":
         check_second_pass(plan.rows, source)
-    wanted = _wanted_info(Path(model), prepared, data, settings, keep, fix_input)
+    wanted = wanted_info(Path(model), prepared, data, settings, keep, fix_input)
     if is_run(folder) and not restart:
         reused = _reuse(folder, wanted, source, _sample_limit(settings, prepared, batch_size))
         tensor_ids(reused, plan.enabled_tensors)
@@ -422,7 +362,7 @@ def _check_fit_name(name: str) -> None:
 
 
 def _check_fusion(run: Run, config: "QuantConfig", *, given: bool) -> None:
-    asked, has = _fusion_options(config), (run.info.do_fusion, tuple(run.info.skip_fusion_layers))
+    asked, has = fusion_options(config), (run.info.do_fusion, tuple(run.info.skip_fusion_layers))
     if given and asked != has:
         message = (
             f"{config.source}: asks for do_fusion {asked[0]}, skip_fusion_layers {list(asked[1])}, but the run {run.path} was "
