@@ -171,3 +171,25 @@ def test_verify_finds_the_type_of_another_model(tmp_path: Path) -> None:
 def test_codes_of_the_twin_are_those_of_widened_values() -> None:
     x = np.array([0.1, -0.3, 2.5], F16)
     assert naive.deploy_codes(x.astype(F32), F32(0.02), 0, 8) == naive.deploy_codes(x, F32(0.02), 0, 8)
+
+
+def test_float_nodes_between_layers_round_alike_in_both_models(tmp_path: Path) -> None:
+    """A float Conv is handed over before a quantized one and read behind it, where the interpreter has it in float16."""
+    nodes = [
+        models.node("Conv", ["x", "w"], "c", "first", pads=[1, 1, 1, 1]),
+        models.node("Relu", ["c"], "r", "relu"),
+        models.node("Conv", ["r", "v"], "a", "left"),
+        models.node("Conv", ["r", "u"], "b", "right"),
+        models.node("Add", ["a", "b"], "s", "add"),
+        models.node("Sigmoid", ["s"], "y", "sigmoid"),
+    ]
+    weights = {
+        "w": models.normal(8, 3, 3, 3),
+        "v": models.normal(8, 8, 1, 1, seed=1),
+        "u": models.normal(8, 8, 1, 1, seed=2),
+    }
+    proto = models.model(nodes, [models.value("x", ["N", 3, 8, 8])], [models.value("y", ["N", 8, 8, 8])], weights)
+    export = exporting.export(halved(proto), tmp_path, skip=["left"])
+    report = verify_export(export.files, [{"x": models.normal(1, 3, 8, 8, seed=5, scale=2.0).astype(F16)}])
+    assert report.passed
+    assert report.sqnr_db == np.inf

@@ -1,6 +1,6 @@
 """A fake-quant model taken apart, and run with the values around each quantized layer exposed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -260,10 +260,23 @@ class FakeRunner:
     """Runs a fake-quant model with optimizations off and hands out the values around its layers.
 
     The layers are exposed in groups, in the order in which they are asked for; of one feed, one group is held at a time.
+
+    Args:
+        path: the model.
+        layers: whose values are asked for.
+        rounded: (value, name of the node that reads it) to be rounded to the type of the value. Where float16 nodes follow each other,
+            onnxruntime computes them in float32 without rounding in between, which another division of the nodes would do.
     """
 
-    def __init__(self, path: Path, layers: Sequence[FakeLayer | FakePair | WeightOnlyNode]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        layers: Sequence[FakeLayer | FakePair | WeightOnlyNode],
+        rounded: Collection[tuple[str, str]] = (),
+    ) -> None:
         self._model = onnx.load(path, load_external_data=False)
+        if rounded:
+            _separate(self._model.graph, rounded)
         self._folder = str(path.parent) if Path(f"{path}.data").is_file() else None
         self._outputs = [value.name for value in self._model.graph.output]
         self._layers = layers
@@ -330,3 +343,18 @@ class FakeRunner:
             model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
             self._sessions[number] = session_of(model, self._folder)
         return self._sessions[number]
+
+
+def _separate(graph: onnx.GraphProto, rounded: Collection[tuple[str, str]]) -> None:
+    """Put two Identity before the nodes that are to read rounded values; a single one onnxruntime would compute in float32 as well."""
+    nodes = []
+    for node in graph.node:
+        for slot, name in enumerate(node.input):
+            if (name, node.name) in rounded:
+                node.input[slot] = f"{name}.rounded.{node.name}.{slot}"
+                between = f"{node.input[slot]}.between"
+                nodes.append(onnx.helper.make_node("Identity", [name], [between]))
+                nodes.append(onnx.helper.make_node("Identity", [between], [node.input[slot]]))
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)

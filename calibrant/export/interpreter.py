@@ -65,12 +65,17 @@ class Interpreter:
 
     Raises:
         ExportError: the model is no deploy model that can be run, or its nodes are not in topological order.
+
+    Attributes:
+        crossings: what float nodes hand to float nodes of a later stage: (value, name of the node that reads it).
     """
 
     def __init__(self, model: onnx.ModelProto | Path, packed: Collection[str] = ()) -> None:
         loaded = load_model(model) if isinstance(model, Path) else model
         self.graph = take_apart(loaded, packed)
-        self._steps = _plan(self.graph)
+        stages = _stages(self.graph)
+        self._steps = _plan(self.graph, stages)
+        self.crossings = _crossings(self.graph, stages)
         self._last_use = _last_uses(self._steps, [output.name for output in loaded.graph.output])
 
     @property
@@ -145,12 +150,11 @@ def _observed(done: LayerRun, observe: Observer | None) -> Array:
     return done.output
 
 
-def _plan(graph: DeployGraph) -> list[Step]:
+def _plan(graph: DeployGraph, stages: Mapping[str, int]) -> list[Step]:
     """Order the work: the float nodes of a stage, then its quantizers, then its layers."""
-    stages = _stages(graph)
     floats: dict[int, list[onnx.NodeProto]] = defaultdict(list)
     for node in graph.floats:
-        floats[max((stages[name] for name in node.output if name), default=0)].append(node)
+        floats[_stage_of(node, stages)].append(node)
     wanted = _read_elsewhere(graph, stages)
     steps: list[Step] = []
     for stage in range(max(stages.values(), default=0) + 1):
@@ -193,9 +197,22 @@ def _read_elsewhere(graph: DeployGraph, stages: Mapping[str, int]) -> set[str]:
     """Values that a float stage must hand out: other stages, quantizers or the caller read them."""
     wanted = {output.name for output in graph.model.graph.output} | {item.source for item in graph.quantizers}
     for node in graph.floats:
-        own = max((stages[name] for name in node.output if name), default=0)
-        wanted |= {name for name in values_read(node) if stages[name] != own}
+        wanted |= {name for name in values_read(node) if stages[name] != _stage_of(node, stages)}
     return wanted
+
+
+def _crossings(graph: DeployGraph, stages: Mapping[str, int]) -> frozenset[tuple[str, str]]:
+    made = {name for node in graph.floats for name in node.output if name}
+    return frozenset(
+        (name, node.name)
+        for node in graph.floats
+        for name in made.intersection(node.input)
+        if stages[name] != _stage_of(node, stages)
+    )
+
+
+def _stage_of(node: onnx.NodeProto, stages: Mapping[str, int]) -> int:
+    return max((stages[name] for name in node.output if name), default=0)
 
 
 def _last_uses(steps: Sequence[Step], kept: Sequence[str]) -> dict[int, list[str]]:

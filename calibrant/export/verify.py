@@ -113,7 +113,11 @@ class _Comparison:
             for entry in alone
         }
         seconds = [fake.second for fake in self._fakes.values() if fake.second is not None]
-        self._runner = FakeRunner(files.fake_quant, [*self._fakes.values(), *seconds, *self._pairs, *self._weights])
+        self._runner = FakeRunner(
+            files.fake_quant,
+            [*self._fakes.values(), *seconds, *self._pairs, *self._weights],
+            interpreter.crossings if any(layer.half for layer in interpreter.layers) else (),
+        )
         self._pair_tallies = {
             fake: PairTally(self._graph.quantizer_of(anti), anti, fake, record.get(anti.key))
             for fake, anti in self._pairs.items()
