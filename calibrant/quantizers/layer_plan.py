@@ -4,16 +4,18 @@
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
-from calibrant.quantizers.not_applied import TENSOR, lowered, not_applied
+from calibrant.quantizers.not_applied import lowered, not_applied
 from calibrant.quantizers.part_plans import DataPlan, WeightPlan
 from calibrant.stats.events import Event
 from calibrant.stats.tables import SCHEMAS
 
-__all__ = ["DataPlan", "LayerPlan", "Plan", "TensorPlan", "WeightPlan"]
+__all__ = ["TENSOR", "DataPlan", "LayerPlan", "Plan", "TensorPlan", "WeightPlan"]
+
+TENSOR: Final = "tensor_quantize"  # the rule that decides the plan of an input
 
 
 @dataclass(frozen=True, slots=True)

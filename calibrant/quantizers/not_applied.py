@@ -13,7 +13,6 @@ from calibrant.quantizers.part_plans import WeightPlan
 if TYPE_CHECKING:
     from calibrant.quantizers.layer_plan import LayerPlan
 
-TENSOR: Final = "tensor_quantize"
 WORDS: Final = "is read but not applied in this version"
 
 

@@ -8,9 +8,8 @@ from calibrant.errors import ConfigError, nearest
 from calibrant.proto.op_types import tensor_types
 from calibrant.proto.settings import IfmrSettings, TensorSettings
 from calibrant.proto.simple_config import QuantConfig
-from calibrant.quantizers.layer_plan import LayerPlan, TensorPlan
+from calibrant.quantizers.layer_plan import TENSOR, LayerPlan, TensorPlan
 from calibrant.quantizers.layer_settings import DEFAULT, data_plan, inherited_asymmetric
-from calibrant.quantizers.not_applied import TENSOR
 from calibrant.stats.events import Event
 from calibrant.stats.model_nodes import ModelNode
 from calibrant.stats.tables import LayerRow
