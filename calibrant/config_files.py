@@ -241,7 +241,14 @@ def _given(config: "PathLike | QuantConfig | JsonConfig | RetrainConfig | None")
 
 
 def check_apart(**paths: Path | None) -> None:
-    """Refuse to write over what is read, and two files to one place."""
+    """Refuse to write over what is read, and two files to one place.
+
+    Args:
+        paths: each file by what it is, for the message; None: it is not asked for.
+
+    Raises:
+        ConfigError: two of them are one file.
+    """
     seen: dict[Path, str] = {}
     for name, path in paths.items():
         if path is None:

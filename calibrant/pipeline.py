@@ -131,7 +131,13 @@ def capture_with_data(
     progress: Progress,
     fits_too: bool,
 ) -> "tuple[Run, DataSource]":
-    """Capture, and return the data as well; where it is to be fitted next, it may have to be read twice."""
+    """Capture as `capture` does, and return the data as well, for a second pass.
+
+    `fits_too` says that a fit follows, for which the data may have to be read twice.
+
+    Raises:
+        ModelError, DataError, ConfigError, RunError: as `capture`; DataError also where data that can be read once would be read twice.
+    """
     from calibrant.configured_model import check_plan, prepare_configured
     from calibrant.fitting.balancing import check_second_pass
     from calibrant.fitting.captured_tensors import tensor_ids
@@ -504,7 +510,12 @@ def verification(
     data: "Data | None" = None,
     progress: Progress = no_progress,
 ) -> "VerifyReport":
-    """Return the report of `verify` whether or not every layer passed."""
+    """Return the report of `verify` whether or not every layer passed; the arguments are those of `verify`.
+
+    Raises:
+        LayerNotFoundError: no such fit.
+        ExportError: the fit was not exported, or the files there are of another fit.
+    """
     from calibrant.export.files import export_files
     from calibrant.export.verify import verify_export
     from calibrant.scores import check_fit, score_fit

@@ -89,7 +89,17 @@ def build_deploy(
     tensors: Sequence[EncodedTensor] = (),
     weights: Sequence[EncodedWeight] = (),
 ) -> tuple[ir.Model, tuple[AnyPlacement, ...]]:
-    """Return the deploy model and where its additions stand; the opset of the source model is kept."""
+    """Return the deploy model and where its additions stand; the opset of the source model is kept.
+
+    Args:
+        prepared: the float model.
+        layers: those that are quantized with their data.
+        tensors: quantized inputs of other nodes.
+        weights: layers whose weight alone is quantized.
+
+    Raises:
+        ExportError: a layer is not in the model.
+    """
     model = export_clone(prepared)
     placements = rewrite(DeployForm(model), layers, tensors, weights)
     return into_memory(model), placements

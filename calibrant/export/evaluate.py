@@ -19,13 +19,17 @@ def open_session(model: Path) -> ort.InferenceSession:
 
 
 def first_outputs(model: Path, feeds: Iterable[Mapping[str, Array]]) -> Array:
-    """Return the model's first output over all feeds, joined along axis 0."""
+    """Return the model's first output over all feeds, joined along axis 0: shape (N, ...)."""
     session = open_session(model)
     return np.concatenate([session.run(None, dict(feed))[0] for feed in feeds])
 
 
 def top1_accuracy(outputs: Array, labels: Sequence[int] | Array) -> float:
     """Return the share of rows whose greatest entry is at the label.
+
+    Args:
+        outputs: shape (N, ...), one row a sample.
+        labels: shape (N,), positions in a flattened row.
 
     Raises:
         ShapeError: as many rows as labels are needed.
@@ -43,6 +47,10 @@ def top1_accuracy(outputs: Array, labels: Sequence[int] | Array) -> float:
 
 def output_sqnr_db(reference: Array, other: Array) -> float:
     """Return 10 log10(sum x^2 / sum (x - y)^2) in dB; infinite where the two are equal.
+
+    Args:
+        reference: x, of any shape, in any float type.
+        other: y, of the same shape.
 
     Example:
         >>> output_sqnr_db(np.array([3.0, 4.0]), np.array([3.0, 4.5]))

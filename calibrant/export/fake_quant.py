@@ -129,8 +129,14 @@ def build_fake_quant(
 
     The opset is that of the source model, raised to 11 where it is older.
 
+    Args:
+        prepared: the float model.
+        layers: those that are quantized with their data.
+        tensors: quantized inputs of other nodes.
+        weights: layers whose weight alone is quantized.
+
     Raises:
-        ExportError: the opset cannot be raised.
+        ExportError: the opset cannot be raised, or a layer is not in the model.
     """
     model = _raise_opset(export_clone(prepared))
     placements = rewrite(FakeQuantForm(model), layers, tensors, weights)

@@ -49,7 +49,7 @@ class Quantizer:
     bits: int
 
     def codes(self, values: Array) -> Array:
-        """Return the codes without their offset, as float32 integers: ``q - offset``.
+        """Return the codes of values of any shape without their offset, as float32 integers: ``q - offset``.
 
         Raises:
             DataError: a value is NaN.
@@ -183,7 +183,15 @@ class IntegerLayer:
         return self._accumulate(data, self.weight, self.bias, number)
 
     def dequantize(self, total: Array, counts: Array | None) -> Array:
-        """Turn accumulators into the float value after AscendDequant."""
+        """Turn accumulators into the float value after AscendDequant.
+
+        Args:
+            total: accumulators, of the layer's output shape.
+            counts: the window counts of an AveragePool, else None.
+
+        Returns:
+            of the output's shape; float32, or float16 in a float16 model.
+        """
         scale = self.dequant_scale
         if self.shift is not None:
             powers = np.exp2(self.shift.astype(np.float64))
@@ -216,7 +224,11 @@ class IntegerLayer:
         return total, None
 
     def multiply(self, data: Array, kernel: Array) -> Array:
-        """Return the layer's sums of products, without its bias, for data and weight of one float type."""
+        """Return the layer's sums of products, without its bias, for data and weight of one float type.
+
+        Raises:
+            ExportError: the layer's type has no weight.
+        """
         if self.op_type == "Conv":
             window = resolve_window(self.attributes, kernel.shape[2:], data.shape[2:])
             return convolve(data, kernel, window, self.groups)

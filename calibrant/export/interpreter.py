@@ -50,7 +50,15 @@ Observer = Callable[[LayerRun], None]
 
 
 def run_layer(layer: IntegerLayer, data: Array) -> LayerRun:
-    """Run one integer layer on codes without offset."""
+    """Run one integer layer.
+
+    Args:
+        layer: the layer.
+        data: codes without offset, integers in a float type, of the layer's input shape.
+
+    Raises:
+        ExportError: the weight is for another number of input channels.
+    """
     total, counts = layer.accumulate(data)
     inside = total.size == 0 or (total.min() >= _INT32.min and total.max() <= _INT32.max)
     return LayerRun(layer, data, layer.dequantize(total, counts), bool(inside))

@@ -133,6 +133,10 @@ class EncodedLayer:
 def dequant_words(dequant_scale: Float32Array, shift: Sequence[int] = ()) -> WordArray:
     """Pack dequant scales into uint64 words: float32 bits below, the shift in bits 39 to 32, weight offset 0 above.
 
+    Args:
+        dequant_scale: shape (1,) or (C,); the words have the same.
+        shift: by how many bits each accumulator is shifted, one or one a channel; empty: none is.
+
     Example:
         >>> scale = np.float32(0.0078125) * np.array([0.05], np.float32)
         >>> dequant_words(scale).tolist()

@@ -77,7 +77,7 @@ def pack_nibbles(codes: CodeArray, axis: int) -> CodeArray:
     """Join neighbours along an axis of even length into bytes: the even one in the low half, the odd one in the high half.
 
     Args:
-        codes: int8, each from -8 to 7.
+        codes: int8 of any shape, each from -8 to 7.
         axis: the axis that halves.
 
     Raises:
@@ -95,7 +95,7 @@ def pack_nibbles(codes: CodeArray, axis: int) -> CodeArray:
 
 
 def unpack_nibbles(packed: CodeArray, axis: int) -> CodeArray:
-    """Undo `pack_nibbles`.
+    """Undo `pack_nibbles`: the axis doubles.
 
     Example:
         >>> unpack_nibbles(np.int8([-15, 120]), 0).tolist()

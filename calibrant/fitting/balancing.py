@@ -103,7 +103,14 @@ def fit_factors(
     parameters: Parameters,
     activations: Activations,
 ) -> dict[int, Float32Array]:
-    """Return the factors of layers that are to be balanced, by layer_id.
+    """Return the factors of layers that are to be balanced, by layer_id; shape (Cin,) each.
+
+    Args:
+        run: a complete run.
+        rows: the plans of these layers.
+        layers: the run's layers by their number.
+        parameters: the weights of its model.
+        activations: reads the data of layers whose channel maxima the run has not counted.
 
     Raises:
         RangeError: a factor leaves [2**-23, 2**23]; names the layer.

@@ -29,7 +29,7 @@ def fit_levels(rows: FloatArray, fit: Fit, plan: WeightPlan) -> Levels | None:
     """Choose the levels of a weight whose plan asks for NUQ; None for any other.
 
     Args:
-        rows: the weight, output channel on axis 0.
+        rows: the weight, shape (C, ...), output channel on axis 0.
         fit: by ARQ.
         plan: of the weight.
     """

@@ -98,7 +98,17 @@ def make_fit(
     algorithm: str = "",
     candidates: Candidates | None = None,
 ) -> Fit:
-    """Build a fit and its representable range from scale and offset."""
+    """Build a fit and its representable range from scale and offset.
+
+    Args:
+        scale: shape () for one scale, or (C,) for one a channel.
+        offset: of the same shape; added after scaling.
+        bits: of the codes.
+        axis: of the channels in the values, or None for one scale.
+        loss: of the chosen candidate.
+        algorithm: which quantizer chose it.
+        candidates: what else was tried, or None.
+    """
     low, high = code_range(bits)
     scale32, offset32 = np.asarray(scale, np.float32), np.asarray(offset, np.int32)
     clip_min = (scale32 * (low - offset32).astype(np.float32)).astype(np.float32)
@@ -107,7 +117,7 @@ def make_fit(
 
 
 def floor_scale(scale: Float32Array) -> Float32Array:
-    """Replace scales below FLT_EPSILON by 1, as AMCT does (spec algorithms 0.2), and refuse infinite ones.
+    """Replace scales below FLT_EPSILON by 1, as AMCT does (spec algorithms 0.2), and refuse infinite ones; any shape.
 
     Raises:
         RangeError: a scale is not finite: the values span more than float32 can hold.
@@ -124,7 +134,7 @@ def floor_scale(scale: Float32Array) -> Float32Array:
 
 
 def asymmetric_offset(low: Float32Array, scale: Float32Array, bits: int) -> Int32Array:
-    """Return the offset that maps `low` to the least code: ``-2**(bits - 1) - rint(low / scale)`` in float32."""
+    """Return the offset that maps `low` to the least code: ``-2**(bits - 1) - rint(low / scale)`` in float32, of their shape."""
     offset: Int32Array = (np.float32(code_range(bits)[0]) - np.rint(low / scale)).astype(np.int32)
     return offset
 
@@ -220,6 +230,13 @@ def quantize(values: FloatArray, fit: Fit) -> CodeArray:
 
 def dequantize(codes: CodeArray, fit: Fit) -> Float32Array:
     """Turn codes back into values: ``(codes - offset) * scale`` in float32.
+
+    Args:
+        codes: any shape; channels on `fit.axis` where the fit has one scale a channel.
+        fit: what they were quantized with.
+
+    Raises:
+        ShapeError: the channel axis does not match the fit.
 
     Example:
         >>> fit = make_fit(np.float32(0.5), np.int32(1), 8)

@@ -51,6 +51,10 @@ def fit_arq(weight: FloatArray, options: ArqOptions) -> Fit:
 def weight_rows(weight: FloatArray, *, channel_wise: bool) -> Float32Array:
     """Return the weight as contiguous float32 rows, one for each scale.
 
+    Args:
+        weight: any shape, output channel on axis 0; float32 or float16.
+        channel_wise: one row an output channel, shape (C, elements), else all in one, shape (1, elements).
+
     Raises:
         SchemaError: neither float32 nor float16.
         ShapeError: no axis to take channels from.

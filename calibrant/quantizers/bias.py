@@ -50,7 +50,7 @@ def _require_finite(values: Float32Array) -> None:
 
 
 def fits_int32(codes: FloatArray) -> npt.NDArray[np.bool_]:
-    """Return which whole numbers in a float type lie in int32; a NaN does not.
+    """Return which whole numbers in a float type lie in int32, in the shape of `codes`; a NaN does not.
 
     Example:
         >>> fits_int32(np.array([-(2.0**31), 2.0**31])).tolist()

@@ -39,6 +39,11 @@ def half_fit(fit: Fit) -> Fit:
 def dequant_factors(scale_d: np.float32, scale_w: npt.ArrayLike, *, half: bool = False) -> Float32Array:
     """Return ``float32(scale_d * scale_w)``, with the lower 13 bits cut off for `half`.
 
+    Args:
+        scale_d: of the data.
+        scale_w: of the weight, shape (1,) or (C,); the result has the same.
+        half: whether the NPU scales in float16.
+
     Example:
         >>> hex(dequant_factors(np.float32(0.1), [1], half=True).view(np.uint32)[0])
         '0x3dccc000'

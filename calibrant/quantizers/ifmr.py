@@ -34,7 +34,7 @@ def fit_ifmr(
     Args:
         histogram: of all values.
         options: bits, offset, percentiles and search.
-        values: the same values: one float32 or float16 array, or something that gives such arrays each time it is iterated.
+        values: the same values, of any shape: one float32 or float16 array, or something that gives such arrays each time it is iterated.
 
     Returns:
         `loss` is the mean squared error; `candidates` has every multiple.

@@ -67,8 +67,11 @@ def weight_quality(rows: FloatArray, fit: Fit) -> WeightQuality:
     """Judge a weight's fit on its values.
 
     Args:
-        rows: the weight, output channel on axis 0.
+        rows: the weight, shape (C, ...), output channel on axis 0.
         fit: with one scale, or one for each entry of axis 0.
+
+    Returns:
+        arrays of shape (C,), or (1,) where the fit has one scale; mse in squared units of the weight.
 
     Raises:
         ShapeError: another number of scales than channels.

@@ -64,6 +64,15 @@ def along_weight(values: Float32Array, op_type: str, groups: int, shape: Sequenc
 def multiplied(weight: FloatArray, factors: Float32Array, op_type: str, groups: int) -> Float32Array:
     """Multiply a weight, in its own layout, by the factor of each input channel, in float32.
 
+    Args:
+        weight: as for `along_weight`.
+        factors: shape (Cin,), the channels of all groups.
+        op_type: the layer's kind.
+        groups: of a convolution, else 1.
+
+    Raises:
+        ShapeError: another number of factors than input channels.
+
     Example:
         >>> multiplied(np.float32([[1, -5], [2, 3]]), np.float32([2, 3]), "MatMul", 1).tolist()
         [[2.0, -10.0], [6.0, 9.0]]
@@ -104,6 +113,9 @@ def data_maxima(values: FloatArray, op_type: str) -> Float32Array:
         values: samples stacked on axis 0, each of the layer's own rank.
         op_type: the layer's kind.
 
+    Returns:
+        shape (Cin,).
+
     Example:
         >>> data_maxima(np.float32([[[1, -5]], [[2, 3]]]), "MatMul").tolist()
         [2.0, 5.0]
@@ -115,6 +127,11 @@ def data_maxima(values: FloatArray, op_type: str) -> Float32Array:
 
 def divided(values: FloatArray, factors: Float32Array, op_type: str) -> Float32Array:
     """Divide a layer's data, samples stacked on axis 0, by the factor of each input channel, in float32.
+
+    Args:
+        values: as for `data_maxima`; the result has its shape.
+        factors: shape (Cin,).
+        op_type: the layer's kind.
 
     Example:
         >>> divided(np.float32([[[1, -6]]]), np.float32([2, 3]), "MatMul").tolist()
