@@ -26,7 +26,7 @@ def check_weight_entry(entry: RecordEntry, layer: Layer) -> None:
 def weights_of_record(entries: Sequence[RecordEntry], layers: Sequence[Layer]) -> list[WeightOnlyLayer]:
     """Return the layers whose weight alone a checked record quantizes, in the order of `layers`."""
     by_key = {entry.key: entry for entry in entries if is_weight_only(entry)}
-    return [_compressed(layer, by_key[layer.name]) for layer in layers if layer.name in by_key]
+    return [_weight_only_layer(layer, by_key[layer.name]) for layer in layers if layer.name in by_key]
 
 
 def weight_only_events(entries: Sequence[RecordEntry]) -> list[Event]:
@@ -67,5 +67,5 @@ def _bits(entry: RecordEntry) -> int:
     return int((entry.wts_type or "INT8").removeprefix("INT"))
 
 
-def _compressed(layer: Layer, entry: RecordEntry) -> WeightOnlyLayer:
+def _weight_only_layer(layer: Layer, entry: RecordEntry) -> WeightOnlyLayer:
     return WeightOnlyLayer(layer, np.array(entry.scale_w, np.float32), np.array(entry.offset_w, np.int32), _bits(entry))

@@ -75,13 +75,13 @@ class EncodedWeight:
     """What both models hold for such a layer.
 
     Attributes:
-        compressed: the layer and its scales.
+        quantized: the layer and its scales.
         codes: int8, in the layout of the float weight.
         float_type: numpy name of the weight's float type.
         form: how the codes become float again.
     """
 
-    compressed: WeightOnlyLayer
+    quantized: WeightOnlyLayer
     codes: CodeArray
     float_type: str
     form: WeightOnlyForm
@@ -89,7 +89,7 @@ class EncodedWeight:
     @property
     def layer(self) -> Layer:
         """The node of the prepared model."""
-        return self.compressed.layer
+        return self.quantized.layer
 
     def along(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         """Shape one value, or one an output channel, so that it broadcasts against the weight."""
@@ -104,19 +104,19 @@ class WeightPlacement:
     names: tuple[str, ...]
 
 
-def encode_weight(prepared: PreparedModel, compressed: WeightOnlyLayer, form: WeightOnlyForm) -> EncodedWeight:
+def encode_weight(prepared: PreparedModel, quantized: WeightOnlyLayer, form: WeightOnlyForm) -> EncodedWeight:
     """Quantize the weight of such a layer.
 
     Args:
         prepared: the float model.
-        compressed: the layer and its scales.
+        quantized: the layer and its scales.
         form: ``dequantize`` for DequantizeLinear where it is possible, ``mul`` for Cast, Sub and Mul everywhere.
     """
-    weight = initializer_value(prepared, compressed.layer.weight or "")
-    codes = weight_codes(compressed.layer, weight, compressed.scale_w, compressed.offset_w, compressed.weight_bits)
+    weight = initializer_value(prepared, quantized.layer.weight or "")
+    codes = weight_codes(quantized.layer, weight, quantized.scale_w, quantized.offset_w, quantized.weight_bits)
     low, high = DEQUANTIZE_OPSETS
-    possible = compressed.scale_w.size == 1 and low <= prepared.model.graph.opset_imports.get("", 0) <= high
-    return EncodedWeight(compressed, codes, str(weight.dtype), form if possible else "mul")
+    possible = quantized.scale_w.size == 1 and low <= prepared.model.graph.opset_imports.get("", 0) <= high
+    return EncodedWeight(quantized, codes, str(weight.dtype), form if possible else "mul")
 
 
 def place_weight(graph: ir.Graph, names: Names, node: ir.Node, encoded: EncodedWeight) -> WeightPlacement:
@@ -133,13 +133,13 @@ def place_weight(graph: ir.Graph, names: Names, node: ir.Node, encoded: EncodedW
 
 def weight_entry(encoded: EncodedWeight, *, unfused: bool) -> RecordEntry:
     """Return the record of such a layer: no scale_d, and offsets of the weight that may be other than 0."""
-    compressed = encoded.compressed
+    quantized = encoded.quantized
     return RecordEntry(
         key=encoded.layer.name,
-        scale_w=tuple(np.float32(scale) for scale in compressed.scale_w),
-        offset_w=tuple(int(offset) for offset in compressed.offset_w),
+        scale_w=tuple(np.float32(scale) for scale in quantized.scale_w),
+        offset_w=tuple(int(offset) for offset in quantized.offset_w),
         act_type=None,
-        wts_type=f"INT{compressed.weight_bits}",
+        wts_type=f"INT{quantized.weight_bits}",
         op_data_type=encoded.float_type.upper(),
         skip_fusion=True if unfused else None,
     )
@@ -160,7 +160,7 @@ class _Placer:
         self.made: list[str] = []
 
     def dequantize(self, codes: ir.Value, encoded: EncodedWeight) -> ir.Value:
-        scale, offset = encoded.compressed.scale_w, encoded.compressed.offset_w
+        scale, offset = encoded.quantized.scale_w, encoded.quantized.offset_w
         parameters = [
             self._constant("scale", scale.reshape(()).astype(np.float32)),
             self._constant("zero_point", offset.reshape(()).astype(np.int8)),
@@ -168,8 +168,8 @@ class _Placer:
         return self.node("DequantizeLinear", "dequantize", [codes, *parameters])
 
     def multiply(self, codes: ir.Value, encoded: EncodedWeight) -> ir.Value:
-        offset = self._constant("offset", encoded.along(encoded.compressed.offset_w).astype(np.float32))
-        scale = self._constant("scale", encoded.along(encoded.compressed.scale_w).astype(np.float32))
+        offset = self._constant("offset", encoded.along(encoded.quantized.offset_w).astype(np.float32))
+        scale = self._constant("scale", encoded.along(encoded.quantized.scale_w).astype(np.float32))
         value = self.node("Cast", "cast", [codes], to=ir.DataType.FLOAT)
         value = self.node("Sub", "sub", [value, offset])
         return self.node("Mul", "mul", [value, scale])

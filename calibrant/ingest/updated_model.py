@@ -58,5 +58,5 @@ def _save(model: ir.Model, output: Path) -> None:
         with whole_file(output) as partial:
             ir.save(model, partial, external_data=external)
     except OSError as error:
-        message = f"{output}: cannot write: {error.strerror or error}"
+        message = f"{output}: cannot write: {error.strerror or error}; choose a writable place"
         raise ModelError(message) from error

@@ -17,5 +17,5 @@ def write_text(path: Path, text: str) -> None:
         with whole_file(path) as partial:
             partial.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
-        message = f"{path}: cannot write: {error.strerror or error}"
+        message = f"{path}: cannot write: {error.strerror or error}; choose a writable place"
         raise ConfigError(message) from error
