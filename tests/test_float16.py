@@ -193,3 +193,32 @@ def test_float_nodes_between_layers_round_alike_in_both_models(tmp_path: Path) -
     report = verify_export(export.files, [{"x": models.normal(1, 3, 8, 8, seed=5, scale=2.0).astype(F16)}])
     assert report.passed
     assert report.sqnr_db == np.inf
+
+
+def test_values_that_are_looked_at_are_no_other_values(tmp_path: Path) -> None:
+    """The data of a layer whose weight alone is quantized is handed out, which makes onnxruntime round it."""
+    nodes = [
+        models.node("MatMul", ["x", "w"], "a", "first"),
+        models.node("Sigmoid", ["a"], "g", "gate"),
+        models.node("Mul", ["g", "a"], "b", "swish"),
+        models.node("Reshape", ["b", "shape"], "r", "reshape"),
+        models.node("MatMul", ["r", "v"], "c", "alone"),
+        models.node("Sigmoid", ["c"], "e", "sigmoid"),
+        models.node("Add", ["e", "r"], "f", "add"),
+        models.node("MatMul", ["f", "u"], "y", "last"),
+    ]
+    weights = {
+        "w": models.normal(8, 32),
+        "v": models.normal(16, 16, seed=1),
+        "u": models.normal(16, 8, seed=2),
+        "shape": np.array([0, 32, 16]),
+    }
+    proto = models.model(nodes, [models.value("x", ["N", 16, 8])], [models.value("y", ["N", 32, 8])], weights)
+    path = models.save(halved(proto), tmp_path / "m.onnx")
+    config = tmp_path / "quant.cfg"
+    config.write_text(
+        'override_layer_configs { layer_name: "alone" calibration_config { weight_compress_only: true } }'
+    )
+    samples = [{"x": models.normal(1, 16, 8, seed=seed, scale=1.0).astype(F16)} for seed in range(4)]
+    run = calibrant.run(path, samples, run=tmp_path / "m.run", config=config, prefix=tmp_path / "out" / "m")
+    assert calibrant.verify(run).sqnr_db == np.inf

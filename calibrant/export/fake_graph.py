@@ -265,18 +265,19 @@ class FakeRunner:
         path: the model.
         layers: whose values are asked for.
         rounded: (value, name of the node that reads it) to be rounded to the type of the value. Where float16 nodes follow each other,
-            onnxruntime computes them in float32 without rounding in between, which another division of the nodes would do.
+            onnxruntime computes them in float32 without rounding in between, which another division of the nodes would do; so would
+            exposed values, so that the outputs then come from a run without any. None: the model has no float16.
     """
 
     def __init__(
         self,
         path: Path,
         layers: Sequence[FakeLayer | FakePair | WeightOnlyNode],
-        rounded: Collection[tuple[str, str]] = (),
+        rounded: Collection[tuple[str, str]] | None = None,
     ) -> None:
         self._model = onnx.load(path, load_external_data=False)
-        if rounded:
-            _separate(self._model.graph, rounded)
+        _separate(self._model.graph, rounded or ())
+        self._apart = rounded is not None
         self._folder = str(path.parent) if Path(f"{path}.data").is_file() else None
         self._outputs = [value.name for value in self._model.graph.output]
         self._layers = layers
@@ -308,7 +309,7 @@ class FakeRunner:
         """Share the layers among runs so that each exposes a bounded amount, by the sizes for the first feed."""
         sizes = elements_of(self._model, feeds)
         unknown = max(sizes.values(), default=1)
-        groups, held = [set[str]()], 0
+        groups, held = [set[str]() for _ in range(2 if self._apart else 1)], 0
         for layer in self._layers:
             size = sum(sizes.get(name, unknown) for name in set(layer.exposed) - groups[-1])
             if groups[-1] and held + size > _HELD_ELEMENTS:

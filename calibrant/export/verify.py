@@ -116,7 +116,7 @@ class _Comparison:
         self._runner = FakeRunner(
             files.fake_quant,
             [*self._fakes.values(), *seconds, *self._pairs, *self._weights],
-            interpreter.crossings if any(layer.half for layer in interpreter.layers) else (),
+            interpreter.crossings if any(layer.half for layer in interpreter.layers) else None,
         )
         self._pair_tallies = {
             fake: PairTally(self._graph.quantizer_of(anti), anti, fake, record.get(anti.key))

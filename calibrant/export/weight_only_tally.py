@@ -15,7 +15,7 @@ from calibrant.proto.record import RecordEntry
 from calibrant.quantizers.affine import Float64Array
 
 _MORE_ROUNDINGS = 4
-_HALF_ROUNDINGS = 2.0**-10
+_HALF_ROUNDINGS = 3 * 2.0**-11  # of the output, and of data and weight where onnxruntime leaves theirs out
 _LEAST = 2.0**-140  # below it float32 has no relative precision
 
 
