@@ -146,3 +146,32 @@ def test_verify_finds_another_step_of_either_input(position: int, tmp_path: Path
     scale.f = scale.f * 1.01
     files.deploy.write_bytes(deploy.SerializeToString())
     assert not verify_export(files, samples(1)).passed
+
+
+def test_a_model_may_have_no_other_layer(tmp_path: Path) -> None:
+    nodes = [
+        models.node("Transpose", ["x"], "t", "transpose", perm=[0, 2, 1]),
+        models.node("MatMul", ["x", "t"], "y", "scores"),
+    ]
+    proto = models.model(nodes, [models.value("x", ["N", 5, 4])], [models.value("y", ["N", 5, 5])])
+    model, config = models.save(proto, tmp_path / "m.onnx"), tmp_path / "quant.cfg"
+    config.write_text(LAYER)
+    done = calibrant.run(model, samples(), run=tmp_path / "m.run", config=config, prefix=tmp_path / "out" / "m")
+    assert done.read("plan")["enabled"].to_list() == [True]
+    with pytest.raises(ConfigError, match=r"no layer that can be quantized \('scores': both inputs are variable"):
+        calibrant.run(model, samples(), run=tmp_path / "other.run", prefix=tmp_path / "other" / "m")
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked", "instead"),
+    [
+        ("ifmr_quantize { asymmetric: true }", "asymmetric: true", "symmetric"),
+        ("nuq_quantize { }", "nuq_quantize", "8 bits on both sides"),
+        ("arq_quantize { quant_bits: 4 }", "arq_quantize", "8 bits on both sides"),
+    ],
+)
+def test_settings_that_it_cannot_have_are_warned_of(settings: str, asked: str, instead: str, tmp_path: Path) -> None:
+    done, _, _ = run(tmp_path, LAYER.replace("{ } }", f"{{ {settings} }} }}"))
+    said = done.read("events").filter(severity="warn")["message"].to_list()
+    text = f'override_layer_configs "scores": {asked} has no effect on MatMul of two variables (1 layer): {instead}'
+    assert any(message.endswith(text) for message in said)

@@ -63,7 +63,9 @@ def observe(prepared: PreparedModel, tensors: Sequence[str]) -> PreparedModel:
 
 
 def _require_layers(model: ir.Model, found: Sequence[Layer]) -> None:
-    if any(layer.quantizable for layer in found):
+    if any(
+        layer.quantizable or layer.tensor_b is not None for layer in found
+    ):  # a configuration may ask for the latter
         return
     hidden = hidden_layers_message(model.graph)
     reasons = [f"{layer.op_type} '{layer.name}': {layer.reason}" for layer in found[:3]]

@@ -298,6 +298,16 @@ class LayerSettings:
         self._ineffective("warn", member, f"{member}: true", self._row.op_type, "it has no weight and stays in float")
         return f"{member}: true, and it has no weight"
 
+    def check_product(self) -> None:
+        """Say which settings mean nothing for a MatMul of two variables: it has no weight, and its data no offset."""
+        data, weights, kind = self.chosen.block.data, self.chosen.block.weights, "MatMul of two variables"
+        severity: Severity = "warn" if self.chosen.field == LAYERS else "info"
+        if data is not None and data.asymmetric:
+            self._ineffective(severity, f"{data_member(data)}.asymmetric", "asymmetric: true", kind, "symmetric")
+        if weights is not None and weights != ArqSettings():
+            member = "nuq_quantize" if isinstance(weights, NuqSettings) else _weight_member(weights)
+            self._ineffective(severity, member, member, kind, "8 bits on both sides")
+
     def balancer(self) -> tuple[float | None, str]:
         """Return the migration strength, None without balancing, and the rule behind it.
 

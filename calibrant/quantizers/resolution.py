@@ -214,14 +214,15 @@ class Resolution:
             enabled_by, data_by, asymmetric_by, weight_by, weight_asymmetric_by, weight_only, weight_only_by,
             strength, balancer_by, fused, fusion_by,
         )  # fmt: skip
-        plan = self._product(row, plan)
+        plan = self._product(row, plan, settings)
         self._report(row, plan, settings)
         return plan
 
-    def _product(self, row: LayerRow, plan: LayerPlan) -> LayerPlan:
+    def _product(self, row: LayerRow, plan: LayerPlan, settings: LayerSettings) -> LayerPlan:
         """Return the plan of a MatMul of two variables: 8 bits without offset on both sides, nothing else."""
         if row.tensor_b is None or not plan.enabled:
             return plan
+        settings.check_product()
         tensors = self.nodes[row.layer].tensors[:2] if row.layer in self.nodes else ()
         data = replace(plan.data, asymmetric=False, bits=8)
         return replace(
