@@ -5,7 +5,7 @@ from math import inf
 
 import polars as pl
 
-from calibrant.export.lint import Finding
+from calibrant.export.lint_graph import Finding
 
 LEAST_SQNR_DB = 60.0  # end to end, interpreter against fake-quant model
 
