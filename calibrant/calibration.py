@@ -24,10 +24,11 @@ from calibrant.fitting.balancing import (
 from calibrant.fitting.captured_tensors import tensor_ids, with_products
 from calibrant.fitting.fit_rows import parameter_frame, search_frame
 from calibrant.fitting.fits import DataFit, DataKey, Fits, WeightFit, data_key, data_of
+from calibrant.fitting.floored_scales import dead_channels, floored_data
 from calibrant.fitting.joint import joint_tensors, with_shifts
 from calibrant.fitting.levels import fit_levels, of_levels
 from calibrant.fitting.run_statistics import RunStatistics
-from calibrant.fitting.weight_range import dead_channels, floored_data, weight_in_range
+from calibrant.fitting.weight_range import weight_in_range
 from calibrant.ingest.parameters import Parameters
 from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers.arq import fit_arq
