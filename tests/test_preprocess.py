@@ -58,6 +58,17 @@ def test_factors_are_those_of_a_run(tmp_path: Path) -> None:
     assert one.tensor_balance_factor == other.tensor_balance_factor
 
 
+def test_the_model_that_has_them_is_quantized_like_any_other(tmp_path: Path) -> None:
+    model = models.save(models.conv_bn(), tmp_path / "m.onnx")
+    data, config = [{"x": models.normal(1, 3, 8, 8, seed=seed)} for seed in range(3)], configured(tmp_path)
+    balanced = tmp_path / "b.onnx"
+    preprocess(model, data, config=config, output=tmp_path / "record.txt", modified_model=balanced)
+    plain = calibrant.run(balanced, data, run=tmp_path / "plain.run", prefix=tmp_path / "plain" / "m")
+    again = calibrant.run(balanced, data, run=tmp_path / "again.run", prefix=tmp_path / "again" / "m", config=config)
+    assert calibrant.verify(plain).passed
+    assert calibrant.verify(again).passed
+
+
 def test_layers_without_a_balancer_have_no_entry(tmp_path: Path) -> None:
     model = models.save(models.depthwise(), tmp_path / "m.onnx")
     text = 'override_layer_configs { layer_name: "pw" calibration_config { dmq_balancer { } } }'

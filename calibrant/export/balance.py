@@ -22,6 +22,7 @@ Array = npt.NDArray[Any]
 
 MUL = "mul"
 FACTOR = "tensor_balance_factor"
+APPLIED = "applied_balance_factor"  # in a float model: a Mul of its own, which no record of a later export speaks of
 
 
 def multipliers(name: str, factors: Float32Array, kernel_rank: int, float_type: str) -> Array:
@@ -48,9 +49,11 @@ def multipliers(name: str, factors: Float32Array, kernel_rank: int, float_type: 
     return values
 
 
-def multiply(graph: ir.Graph, names: Names, layer: str, values: Array, data: ir.Value) -> ir.Node:
-    """Make the Mul of a layer's data by constants; the caller places it."""
-    constant = add_initializer(graph, names.fresh(f"{layer}.{FACTOR}"), values)
+def multiply(
+    graph: ir.Graph, names: Names, layer: str, values: Array, data: ir.Value, *, suffix: str = FACTOR
+) -> ir.Node:
+    """Make the Mul of a layer's data by constants, which are named after the layer; the caller places it."""
+    constant = add_initializer(graph, names.fresh(f"{layer}.{suffix}"), values)
     name = names.fresh(f"{layer}.{MUL}")
     output = ir.Value(name=names.fresh(f"{name}.output0"), shape=data.shape, type=data.type)
     return ir.Node("", "Mul", [data, constant], outputs=[output], name=name)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from calibrant.export.balance import multipliers, multiply
+from calibrant.export.balance import APPLIED, multipliers, multiply
 from calibrant.export.graph_edit import Names, export_clone, into_memory, replace_initializer
 from calibrant.ingest.layers import Layer
 from calibrant.ingest.model import PreparedModel, initializer_value
@@ -45,6 +45,6 @@ def _balance(
     larger = multiplied(weight, factors, layer.op_type, layer.groups).astype(weight.dtype)
     node.replace_input_with(1, replace_initializer(node, 1, larger, names, graph))
     values = multipliers(layer.name, factors, layer.kernel_rank, str(weight.dtype))
-    mul = multiply(graph, names, layer.name, values, data)
+    mul = multiply(graph, names, layer.name, values, data, suffix=APPLIED)
     graph.insert_before(node, mul)
     node.replace_input_with(0, mul.outputs[0])
