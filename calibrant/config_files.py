@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.config_conversion import GivenModel, converted_text, json_text, note_events, prepare_given, retrain_text
 from calibrant.errors import ConfigError
-from calibrant.proto.any_config import (
-    ConfigFile,
-    calibration_config,
-    read_config,
-)
+from calibrant.proto.any_config import ConfigFile, calibration_config, read_config
 from calibrant.proto.json_config import JsonConfig
 from calibrant.proto.op_types import Dialect
 from calibrant.proto.retrain_config import RetrainConfig
@@ -25,7 +21,6 @@ from calibrant.stats.events import Event
 
 if TYPE_CHECKING:
     import polars as pl
-
 
 PathLike = str | os.PathLike[str]
 FixInput = Mapping[str, str | int | float]
@@ -199,9 +194,6 @@ def plan_retraining(
     return rows, (Event("fit", "info", file.note), *events)
 
 
-# Reading
-
-
 def _given(config: "PathLike | QuantConfig | JsonConfig | RetrainConfig | None") -> QuantConfig | RetrainConfig:
     if config is None:
         return QuantConfig()
@@ -236,9 +228,6 @@ def check_apart(**paths: Path | None) -> None:
             message = f"{path}: {words} are the same file; give another path"
             raise ConfigError(message)
         seen[path.resolve()] = name
-
-
-# Plans
 
 
 def _plan_of(

@@ -104,6 +104,7 @@ def _factors(
     fix_input: "FixInput | None",
     progress: Progress,
 ) -> "tuple[Run, Factors]":
+    """Capture statistics alone, then read the data once more for the maxima of channels that the capture did not count."""
     from calibrant import pipeline
     from calibrant.configured_model import check_plan
     from calibrant.fitting.balancing import fit_factors, is_balanced
@@ -118,17 +119,9 @@ def _factors(
         message = f"{settings.source or 'configuration'}: no layer has a dmq_balancer, so there are no factors to find; add one"
         raise ConfigError(message)
     run, source = pipeline.capture_with_data(
-        model,
-        data,
-        folder / "run",
-        settings,
-        batch_size,
-        "stats",
-        fix_input,
-        restart=False,
-        progress=progress,
-        fits_too=False,
-    )
+        model, data, folder / "run", settings, batch_size, "stats", fix_input,
+        restart=False, progress=progress, fits_too=False,
+    )  # fmt: skip
     plan = check_plan(settings, load_prepared(run.model_folder))
     wanted = [row for row in plan.rows if is_balanced(row)]
     layers = {row.layer_id: row for row in layer_rows(run.read("layers"))}
