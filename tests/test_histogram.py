@@ -236,7 +236,7 @@ def test_percentile_among_zeros_is_exact():
 
 def test_rebin_of_the_first_worked_example():
     values = np.concatenate([np.arange(0, 7, 0.5), [7, 8], [-8, 0.25, 0.75, 1.25, 1.75, 8]]).astype(F32)
-    assert counted(values).rebin(8).tolist() == [1, 0, 0, 0, 8, 4, 4, 5]  # spec algorithms 3.4 A
+    assert counted(values).rebin(8).tolist() == [1, 0, 0, 0, 8, 4, 4, 5]  # docs/algorithms.md 3.4 A
 
 
 @pytest.mark.parametrize("num_of_bins", [1, 7, 8, 4096])

@@ -1,4 +1,4 @@
-"""An AscendAntiQuant in exact arithmetic: ``(q - offset) * scale`` in float32 (spec algorithms 9)."""
+"""An AscendAntiQuant in exact arithmetic: ``(q - offset) * scale`` in float32 (docs/algorithms.md 9)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""DMQ in a graph: a Mul by 1/factor in front of a layer's quantizer, the same in both exported models (spec amct-config-and-export 4.3).
+"""DMQ in a graph: a Mul by 1/factor in front of a layer's quantizer, the same in both exported models (docs/export.md).
 
 The node is called ``<layer>.mul`` and its constant ``<layer>.tensor_balance_factor``; nothing is folded into the producer.
 """

@@ -1,4 +1,4 @@
-"""The deploy model for ATC: AscendQuant, int8 layers with int32 bias, AscendDequant (spec amct-config-and-export 5.2).
+"""The deploy model for ATC: AscendQuant, int8 layers with int32 bias, AscendDequant (docs/export.md).
 
 The three operators stand in the default domain and no opset is added: ATC looks them up as ``ai.onnx::<opset>::<type>``. The
 bias is not corrected for the data offset; ATC does that itself.

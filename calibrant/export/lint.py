@@ -1,4 +1,4 @@
-"""Check a deploy model by the rules that ATC's ONNX parsers are known to follow (spec amct-config-and-export 5.2, 9.1, 11).
+"""Check a deploy model by the rules that ATC's ONNX parsers are known to follow (docs/export.md).
 
 ATC itself is not needed. What a rule would make ATC misread silently (an INT offset becomes 0.0) is an error here; what it may
 refuse is a warning.

@@ -1,4 +1,4 @@
-"""``PREFIX_quant.json``: which source nodes each item of the deploy graph stands for (spec amct-config-and-export 12).
+"""``PREFIX_quant.json``: which source nodes each item of the deploy graph stands for (docs/export.md).
 
 Huawei's accuracy comparison reads it to match the layers of a quantized model with those of the float model.
 """

@@ -1,7 +1,7 @@
 """A layer with its chosen scales, and the integers that both exported models hold for it.
 
-Codes: spec algorithms 1.2 (weights, divided by the scale, half to even) and 10 (bias); the dequant word is the bit pattern of
-``float32(scale_d * scale_w)`` in the low half of a uint64 (spec amct-config-and-export 5.2).
+Codes: docs/algorithms.md 1.2 (weights, divided by the scale, half to even) and 10 (bias); the dequant word is the bit pattern of
+``float32(scale_d * scale_w)`` in the low half of a uint64 (docs/export.md).
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """A record against the layers of a model: AMCT's reader rules, and the scales that an export takes from it.
 
 The rules that need no model are those of `calibrant.proto.record_rules`; here are the names, the lengths and what a kind of layer
-can have (spec amct-config-and-export 3 and 5.1).
+can have (docs/export.md).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

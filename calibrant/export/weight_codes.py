@@ -1,4 +1,4 @@
-"""Weights as codes in their own layout, and two 4-bit codes in a byte (spec algorithms 1.2, 1.3 and 4)."""
+"""Weights as codes in their own layout, and two 4-bit codes in a byte (docs/algorithms.md 1.2, 1.3 and 4)."""
 
 from collections.abc import Sequence
 

@@ -26,7 +26,7 @@ WeightOnlyForm = Literal["dequantize", "mul"]
 DEQUANTIZE_OPSETS: Final = (
     10,
     15,
-)  # those for which ATC has a parser of DequantizeLinear (spec amct-config-and-export 9.1)
+)  # those for which ATC has a parser of DequantizeLinear (docs/export.md)
 WIDTHS: Final = (6, 7, 8)
 
 

@@ -1,4 +1,4 @@
-"""DMQ on a run: the factor of each input channel of a layer, and the statistics of its balanced data (spec algorithms 5).
+"""DMQ on a run: the factor of each input channel of a layer, and the statistics of its balanced data (docs/algorithms.md 5).
 
 A factor comes from the greatest magnitudes of the channel over all samples; data are divided by it and weights multiplied, so that the
 layer computes the same. The histogram of the divided data cannot be had from that of the data: it needs the activations, from the

@@ -95,7 +95,7 @@ def _weight_rows(name: str, row: LayerPlan, weight: WeightFit) -> pl.DataFrame:
 
 
 def _bias_rows(name: str, row: LayerPlan, bias: "npt.NDArray[np.float32]", data: Fit, weight: Fit) -> pl.DataFrame:
-    """Rows of the bias: its scale is the accumulator's, scale_d * scale_w in float32 (spec algorithms 10)."""
+    """Rows of the bias: its scale is the accumulator's, scale_d * scale_w in float32 (docs/algorithms.md 10)."""
     flat = np.ravel(bias)
     scale = np.broadcast_to(np.ravel(np.float32(data.scale) * weight.scale), flat.shape).astype(np.float32)
     codes = quantize_bias(flat, data.scale, weight.scale)

@@ -8,7 +8,7 @@ from calibrant.stats.histogram import LogLinearHistogram
 
 
 def dead_channels(layer: str, rows: FloatArray, fit: Fit) -> tuple[Event, ...]:
-    """Say how many output channels are so small that their scale was floored to 1 and all their codes are 0 (spec algorithms 1.1).
+    """Say how many output channels are so small that their scale was floored to 1 and all their codes are 0 (docs/algorithms.md 1.1).
 
     Args:
         layer: its name.
@@ -27,7 +27,7 @@ def dead_channels(layer: str, rows: FloatArray, fit: Fit) -> tuple[Event, ...]:
 
 
 def floored_data(tensor: str, histogram: LogLinearHistogram, fit: Fit) -> tuple[Event, ...]:
-    """Warn of a tensor whose values are so small that its scale was floored to 1: its layers see zeros (spec algorithms 0.2)."""
+    """Warn of a tensor whose values are so small that its scale was floored to 1: its layers see zeros (docs/algorithms.md 0.2)."""
     peak = max(abs(histogram.minimum), abs(histogram.maximum))
     if float(fit.scale) != 1 or not peak < FLT_EPSILON * 2.0**fit.bits:
         return ()

@@ -1,6 +1,6 @@
 """What AMCT's reader demands of a record entry, as far as no model is needed to tell.
 
-The ranges are those of spec amct-config-and-export 5.1 and algorithms 11: data offsets within int8 (int16 where ``act_type`` says
+The ranges are those of docs/records.md: data offsets within int8 (int16 where ``act_type`` says
 so), weight offsets 0 (within int8 where the weight alone is quantized, without scale_d), scales finite and above 0, shifts all 0 or
 all from 1 to 16, factors within float32's epsilon and its reciprocal.
 """

@@ -117,7 +117,7 @@ def make_fit(
 
 
 def floor_scale(scale: Float32Array) -> Float32Array:
-    """Replace scales below FLT_EPSILON by 1, as AMCT does (spec algorithms 0.2), and refuse infinite ones; any shape.
+    """Replace scales below FLT_EPSILON by 1, as AMCT does (docs/algorithms.md 0.2), and refuse infinite ones; any shape.
 
     Raises:
         RangeError: a scale is not finite: the values span more than float32 can hold.
@@ -142,7 +142,7 @@ def asymmetric_offset(low: Float32Array, scale: Float32Array, bits: int) -> Int3
 def range_parameters(
     low: Float32Array, high: Float32Array, bits: int, *, asymmetric: bool
 ) -> tuple[Float32Array, Int32Array]:
-    """Turn ranges into scales and offsets (spec algorithms 0.1, 1.1), in float32.
+    """Turn ranges into scales and offsets (docs/algorithms.md 0.1, 1.1), in float32.
 
     Asymmetric ranges are widened to hold zero. A symmetric range divides its larger end by ``2**(bits - 1)`` where that end is
     the lower one and by ``2**(bits - 1) - 1`` otherwise; a tie takes the latter.
@@ -193,7 +193,7 @@ def _parameters(values: npt.NDArray[np.generic], fit: Fit) -> tuple[Float32Array
 
 
 def quantize(values: FloatArray, fit: Fit) -> CodeArray:
-    """Turn values into codes: ``clip(rint(values / scale) + offset)`` in float32, half to even (spec algorithms 0.1, 1.2).
+    """Turn values into codes: ``clip(rint(values / scale) + offset)`` in float32, half to even (docs/algorithms.md 0.1, 1.2).
 
     Args:
         values: float32 or float16, any shape; with a per-channel fit, axis `fit.axis` has one entry a scale.

@@ -1,4 +1,4 @@
-"""ARQ: weights from their least and greatest value, per output channel or for the whole weight (spec algorithms 1).
+"""ARQ: weights from their least and greatest value, per output channel or for the whole weight (docs/algorithms.md 1).
 
 Despite AMCT's name for it nothing is searched. A symmetric tie of both ends takes 127 rather than 128 steps, as AMCT's Python
 implementation does; its C++ library takes 128.

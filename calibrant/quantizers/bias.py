@@ -1,4 +1,4 @@
-"""Biases as int32 in units of scale_d * scale_w (spec algorithms 10)."""
+"""Biases as int32 in units of scale_d * scale_w (docs/algorithms.md 10)."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,6 +1,6 @@
 """Weight scales raised just enough where a bias would leave int32.
 
-AMCT refuses such a layer (spec algorithms 10). A scale raised further would only cost weight codes, so the smallest float32 is
+AMCT refuses such a layer (docs/algorithms.md 10). A scale raised further would only cost weight codes, so the smallest float32 is
 searched at which the bias code fits int32 together with every sum of products that the data codes can make.
 """
 

@@ -1,4 +1,4 @@
-"""DMQ: factors that move the difficulty of quantizing from activations to weights, per input channel (spec algorithms 5).
+"""DMQ: factors that move the difficulty of quantizing from activations to weights, per input channel (docs/algorithms.md 5).
 
 Activations are divided by the factor and weights multiplied, so that the layer computes the same. AMCT takes the maxima of one batch;
 here they are those of all batches, which is the same for one.

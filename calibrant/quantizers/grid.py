@@ -1,4 +1,4 @@
-"""The candidates of IFMR: multiples of the upper end, with the scale and offset that each would give (spec algorithms 2)."""
+"""The candidates of IFMR: multiples of the upper end, with the scale and offset that each would give (docs/algorithms.md 2)."""
 
 from typing import NamedTuple
 

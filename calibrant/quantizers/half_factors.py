@@ -1,4 +1,4 @@
-"""``FORCE_FP16_QUANT``: factors as an NPU holds them that scales in float16 (spec algorithms 11.5 and 1.4).
+"""``FORCE_FP16_QUANT``: factors as an NPU holds them that scales in float16 (docs/algorithms.md 11.5 and 1.4).
 
 The step of the data is one of float16, or the square of one where it is out of float16's range; the dequant scale keeps the 19
 upper bits of its float32, cut off rather than rounded.

@@ -1,4 +1,4 @@
-"""HFMG: an activation's range from a histogram of equal bins (spec algorithms 3).
+"""HFMG: an activation's range from a histogram of equal bins (docs/algorithms.md 3).
 
 Both ends walk inwards, and each position is judged by the squared distance to the cell centres, bins outside included. There is one
 histogram over the exact range of all data, cut from the log-linear one: AMCT's batch-by-batch merge depends on the path. Index

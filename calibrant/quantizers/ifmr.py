@@ -1,4 +1,4 @@
-"""IFMR: an activation's range by search, AMCT's default (spec algorithms 2).
+"""IFMR: an activation's range by search, AMCT's default (docs/algorithms.md 2).
 
 The initial ends are order statistics; the upper end is then tried at multiples of itself and the one of least squared
 rounding error wins. Only the upper end is searched: AMCT's documentation promises a search of the lower end too, but no

@@ -1,4 +1,4 @@
-"""NUQ: the integer levels, of the 256 of int8, that represent a quantized weight best (spec algorithms 4).
+"""NUQ: the integer levels, of the 256 of int8, that represent a quantized weight best (docs/algorithms.md 4).
 
 AMCT's own search is not published. Here ``num_of_iteration`` 0 places the centres at quantiles and refines them by one pass of
 Lloyd's; 1 to 5 find the best centres there are, by dynamic programming over the 256-level histogram: the centres of an optimum

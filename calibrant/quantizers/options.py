@@ -1,6 +1,6 @@
 """The options of the fits: frozen, validated when they are built, free of heavy imports.
 
-Defaults and valid ranges are AMCT's (spec algorithms 14). A wrong value is one line: the field, the value, what is valid.
+Defaults and valid ranges are AMCT's (docs/algorithms.md 14). A wrong value is one line: the field, the value, what is valid.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""SearchN: by how many bits an accumulator is shifted so that it fits int16 with the least loss (spec algorithms 8).
+"""SearchN: by how many bits an accumulator is shifted so that it fits int16 with the least loss (docs/algorithms.md 8).
 
 For N from 1 to 16 the loss is ``sum((clip(floor(s / 2**N), -32768, 32767) * 2**N - s)**2)`` over the accumulators s; the least wins, of
 equal ones the smallest N. This is AMCT's second version: losses are added over batches and the floor is a true one. Here they are

@@ -29,7 +29,7 @@ FLOAT32_MANTISSA_BITS = 23
 DENSE_SIZE = 1 << 16  # from here on counting in a table beats sorting (measured)
 DENSE_CHUNK = 1 << 26  # values between two drains of the tables; far below 2**32, where a lane would wrap
 NARROW_MANTISSA_BITS = 12  # coarser keys gather more than 65535 values each in a chunk
-FLT_EPSILON = 1.192092896e-7  # AMCT takes a percentile nearer to 1 than this as 1 (spec algorithms section 2)
+FLT_EPSILON = 1.192092896e-7  # AMCT takes a percentile nearer to 1 than this as 1 (docs/algorithms.md 2)
 
 
 class HistogramTables(NamedTuple):
@@ -456,7 +456,7 @@ class LogLinearHistogram:
         return result
 
     def percentile(self, p: float, side: Side = "max") -> float:
-        """Return AMCT's percentile: an order statistic of the finite values, without interpolation (spec algorithms 2).
+        """Return AMCT's percentile: an order statistic of the finite values, without interpolation (docs/algorithms.md 2).
 
         With n finite values and ``k = n - floor(p * n)`` (float64; 1 where ``1 - p`` is below FLT_EPSILON; at least 1)
         it is the k-th greatest (side max) or k-th least (side min). It is exact where `percentile_is_exact` says so; beyond, it is
@@ -557,7 +557,7 @@ class LogLinearHistogram:
 
         A bin of this histogram that an edge cuts gives each side its share by proportion, rounded cumulatively (half to
         even), so that counts stay integers and their sum is the number of finite values. Zero has no width; the maximum lies in the
-        last bin; values that are all equal lie in bin ``num_of_bins // 2`` (spec algorithms 3.1).
+        last bin; values that are all equal lie in bin ``num_of_bins // 2`` (docs/algorithms.md 3.1).
 
         Args:
             num_of_bins: at least 1.

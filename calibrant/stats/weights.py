@@ -17,7 +17,7 @@ _MATRIX = {"Gemm": 2, "MatMul": 3}  # the greatest rank of a weight (rows, colum
 
 
 def channels_first(weight: FloatArray, op_type: str, groups: int) -> FloatArray:
-    """Bring a weight to one row an output channel (spec algorithms 1).
+    """Bring a weight to one row an output channel (docs/algorithms.md 1).
 
     Args:
         weight: Conv (Cout, Cin/g, k...); ConvTranspose (Cin, Cout/g, k...); Gemm (K, N); MatMul (K, N) or (B, K, N).
