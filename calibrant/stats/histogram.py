@@ -530,26 +530,23 @@ class LogLinearHistogram:
             >>> LogLinearHistogram.from_values(np.float32([0, 1.5, -1])).bins().upper.tolist()
             [-1.0, 0.0, 1.5]
         """
-        keys, counts = self._keys_by_value()
-        sign_bit = 1 << (8 + self._mantissa_bits)
-        magnitude = keys & (sign_bit - 1)
-        near, far = self._edge(magnitude), self._edge(magnitude + 1)
-        negative = (keys & sign_bit) != 0
-        zero = keys < 0
-        lower = np.where(zero, 0.0, np.where(negative, -far, near))
-        upper = np.where(zero, 0.0, np.where(negative, -near, far))
-        if keys.size:
+        sign_bit = np.uint32(1 << (8 + self._mantissa_bits))
+        split = int(np.searchsorted(self._keys, sign_bit))
+        ahead, behind = self._keys[:split], self._keys[split:][::-1] ^ sign_bit
+        zero = np.zeros(1 if self._n_zero else 0, np.float32)
+        lower = np.concatenate([-self._edge(behind + np.uint32(1)), zero, self._edge(ahead)], dtype=np.float64)
+        upper = np.concatenate([-self._edge(behind), zero, self._edge(ahead + np.uint32(1))], dtype=np.float64)
+        zeros = np.full(zero.size, self._n_zero, np.int64)
+        if lower.size:
             lower[0], upper[-1] = self.minimum, self.maximum
-        return Bins(lower, upper, counts)
+        return Bins(lower, upper, np.concatenate([self._counts[split:][::-1], zeros, self._counts[:split]]))
 
-    def _edge(self, magnitude: Int64Array) -> Float64Array:
+    def _edge(self, magnitude: KeyArray) -> npt.NDArray[np.float32]:
         """Return the value at the lower end of bins of positive sign.
 
         Above the last finite bin it is infinite; that bin is an outermost one, whose end is an exact extreme instead.
         """
-        edges: Float64Array = (
-            (magnitude << (23 - self._mantissa_bits)).astype(np.uint32).view(np.float32).astype(np.float64)
-        )
+        edges: npt.NDArray[np.float32] = (magnitude << np.uint32(self._shift)).view(np.float32)
         return edges
 
     def rebin(self, num_of_bins: int) -> Int64Array:
