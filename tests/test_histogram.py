@@ -1,6 +1,7 @@
 """The histogram: counting paths agree, laws of merging, tables without loss, percentile and rebin."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import polars as pl
@@ -339,3 +340,24 @@ def test_incomplete_tables_are_refused():
         LogLinearHistogram.from_tables(histogram, extremes.drop("side"), counters)
     with pytest.raises(SchemaError, match="table counters: 2 rows; expected one"):
         LogLinearHistogram.from_tables(histogram, extremes, pl.concat([counters, counters]))
+
+
+def test_counts_in_many_threads_do_not_share_tables():
+    arrays = [np.random.default_rng(seed).standard_normal(100_000).astype(np.float32) for seed in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(LogLinearHistogram.from_values, arrays * 3))
+    assert together == [LogLinearHistogram.from_values(array) for array in arrays] * 3
+
+
+def test_tables_that_an_error_left_dirty_are_not_lent_again(monkeypatch):
+    values = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
+    expected = LogLinearHistogram.from_values(values)
+
+    def broken(self: LogLinearHistogram, *_arguments: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogLinearHistogram, "_absorb", broken)
+        with pytest.raises(MemoryError):
+            LogLinearHistogram.from_values(values)
+    assert LogLinearHistogram.from_values(values) == expected
