@@ -493,7 +493,7 @@ def test_plan_table_has_one_row_a_layer() -> None:
     assert frame["layer"].to_list() == [one.layer for one in LAYERS]
     assert {name: value for name, value in frame.row(1, named=True).items() if value is not None} == {
         "fit": "default", "layer_id": 0, "layer": "conv2", "op_type": "Conv", "enabled": True, "do_fusion": True,
-        "data_algorithm": "hfmg", "data_bits": 8, "asymmetric": True, "num_of_bins": 1024, "weight_algorithm": "arq",
+        "data_algorithm": "hfmg", "data_bits": 8, "asymmetric": True, "num_of_bins": 1024, "float16_step": False, "weight_algorithm": "arq",
         "weight_bits": 8, "channel_wise": False, "weight_asymmetric": False, "weight_only": False,
         "enabled_decided_by": "default", "weight_asymmetric_decided_by": "default", "weight_only_decided_by": "default",
         "balancer_decided_by": "default", "fusion_decided_by": "default",

@@ -811,3 +811,11 @@ def test_balancer_that_no_layer_can_have_is_told() -> None:
     assert warnings(plan) == [
         "quant.cfg:1:17: common_config: dmq_balancer has no effect on AveragePool (1 layer): not balanced"
     ]
+
+
+def test_the_precision_mode_shows_in_the_plan(tmp_path):
+    model = models.save(models.conv_relu(), tmp_path / "m.onnx")
+    config = tmp_path / "quant.cfg"
+    config.write_text("fakequant_precision_mode: FORCE_FP16_QUANT")
+    assert not calibrant.plan(model)[0]["float16_step"].any()
+    assert calibrant.plan(model, config=config)[0]["float16_step"].all()

@@ -210,6 +210,7 @@ def _data_columns(data: DataPlan) -> dict[str, Any]:
         "search_range_end": end,
         "search_step": data.search_step,
         "num_of_bins": data.num_of_bins,
+        "float16_step": data.half,
     }
 
 
