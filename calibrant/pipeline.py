@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -197,8 +197,9 @@ def _new_run(folder: Path, info: RunInfo, *, restart: bool) -> Iterator[Run]:
             run.path = folder
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
-        for parent in made[1:]:
-            parent.rmdir()
+        with suppress(OSError):  # what somebody else put there stays, and the first error is the one to tell
+            for parent in made[1:]:
+                parent.rmdir()
         raise
 
 

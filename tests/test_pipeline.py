@@ -297,3 +297,17 @@ def test_a_run_that_another_process_makes_meanwhile_is_left_alone(model, tmp_pat
     with pytest.raises(RunError, match="exists and is a run; choose another --run folder"):
         calibrant.capture(model, samples_of(model, 2), run=tmp_path / "r")
     assert (tmp_path / "r/run.json").read_bytes() == b""
+
+
+def test_a_failing_capture_leaves_what_others_put_beside_it(model, tmp_path):
+    feeds = samples_of(model, 2)
+    next(iter(feeds[1].values()))[...] = np.nan
+
+    def feeding():
+        yield feeds[0]
+        (tmp_path / "new" / "notes.txt").write_text("somebody else's")
+        yield feeds[1]
+
+    with pytest.raises(calibrant.CalibrantError, match="NaN"):
+        calibrant.run(model, feeding(), run=tmp_path / "new" / "r")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["notes.txt"]
