@@ -1,6 +1,6 @@
 """`python -m calibrant` and the `calibrant` command."""
 
-from calibrant.cli import main
+from calibrant.cli.main import main
 
 __all__ = ["main"]
 

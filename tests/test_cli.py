@@ -13,7 +13,7 @@ import onnx
 import polars as pl
 import pytest
 
-from calibrant import cli
+from calibrant.cli import main as cli
 
 
 class Outcome:

@@ -13,7 +13,8 @@ from polars.testing import assert_frame_equal
 from shared_material import needs_shared, shared_model
 
 import calibrant
-from calibrant import cli, pipeline
+from calibrant import pipeline
+from calibrant.cli import main as cli
 from calibrant.config_files import check_config, convert_config, create_config, plan_retraining
 from calibrant.errors import ConfigError, ModelError
 from calibrant.ingest.model import prepare_model

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from calibrant.cli import app
+from calibrant.cli.app import app
 from calibrant.stats.tables import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from typer.testing import CliRunner
 
 import calibrant
-from calibrant.cli import app
+from calibrant.cli.app import app
 from calibrant.config_files import convert_config
 from calibrant.errors import ConfigError
 from calibrant.export.files import export_files, write_export

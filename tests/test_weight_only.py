@@ -15,7 +15,7 @@ from onnx import numpy_helper, shape_inference
 from typer.testing import CliRunner
 
 import calibrant
-from calibrant.cli import app
+from calibrant.cli.app import app
 from calibrant.errors import ConfigError
 from calibrant.export.files import ExportedFiles, export_files, write_export
 from calibrant.export.verify import verify_export

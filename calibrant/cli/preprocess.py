@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli_options import FixInput, fixed_inputs
+from calibrant.cli.options import FixInput, fixed_inputs
 
 
 def preprocess(

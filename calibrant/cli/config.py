@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibrant.cli_options import DialectName, FixInput, fixed_inputs
+from calibrant.cli.options import DialectName, FixInput, fixed_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

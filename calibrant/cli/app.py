@@ -1,0 +1,45 @@
+"""The command tree: which commands there are, and the options that hold for all of them."""
+
+from typing import Annotated
+
+import typer
+
+from calibrant.cli import demo, preprocess, questions, stages
+from calibrant.cli.config import config_app
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Quantization calibration for Ascend NPUs: ONNX and data in, statistics in SQL and Ascend-ready ONNX out.\n\n"
+    "Example: calibrant run model.onnx --data samples.npz --config quant.cfg",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from calibrant import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where an error was raised; any command takes it.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take the options that hold for every command; `main` reads --traceback itself."""
+
+
+for command in (
+    stages.run, stages.capture, stages.plan, preprocess.preprocess, stages.stats, stages.fit, stages.export, stages.verify,
+    questions.sql, questions.report, demo.demo,
+):  # fmt: skip
+    app.command()(command)
+app.add_typer(config_app, name="config")

@@ -1,0 +1,105 @@
+"""Options that several commands share."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant.errors import ConfigError
+
+
+class Keep(StrEnum):
+    """What a capture keeps on disk."""
+
+    raw = "raw"
+    stats = "stats"
+
+
+class FailOn(StrEnum):
+    """The least severity of an event that makes a command fail."""
+
+    warn = "warn"
+    error = "error"
+
+
+class DialectName(StrEnum):
+    """Whose type names a simple configuration uses."""
+
+    onnx = "onnx"
+    atc = "atc"
+    pytorch = "pytorch"
+
+
+class WeightOnlyFormName(StrEnum):
+    """How weights that are quantized alone become float again."""
+
+    dequantize = "dequantize"
+    mul = "mul"
+
+
+WeightOnlyFormOption = Annotated[
+    WeightOnlyFormName,
+    typer.Option(
+        "--weight-only-form",
+        help="For weight_compress_only: DequantizeLinear (one scale, opset 10 to 15), or Cast, Sub and Mul everywhere.",
+    ),
+]
+FixInput = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="Turn an input into a constant; may be repeated.")
+]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The float ONNX model.", show_default=False)]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
+Data = Annotated[Path, typer.Option(help="Calibration samples: a .npz file or a folder of .npy files.")]
+DialectOption = Annotated[
+    DialectName | None,
+    typer.Option("--dialect", help="Whose type names the configuration uses. [default: told by the file]"),
+]
+Config = Annotated[Path | None, typer.Option(help="quant.cfg or config.json; AMCT's defaults without it.")]
+RunOption = Annotated[
+    Path | None, typer.Option("--run", help="Run folder to make. [default: <model stem>.run]", show_default=False)
+]
+Prefix = Annotated[
+    str | None, typer.Option(help="Path prefix of the exported files. [default: RUN/export/<model stem>]")
+]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="Samples a batch; it changes no statistic. [default: the model's, else 8]")
+]
+KeepOption = Annotated[Keep, typer.Option(help="raw: keep the activations as Parquet; stats: the statistics only.")]
+Fit = Annotated[str, typer.Option("--fit", help="Name of the fit.")]
+TableFormat = Annotated[str, typer.Option("--format", help="table, csv, json (one object a line) or parquet.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
+Restart = Annotated[
+    bool, typer.Option("--restart", help="Capture anew. [default: a complete run of the same content is reused]")
+]
+StrictAmct = Annotated[
+    bool,
+    typer.Option("--strict-amct", help="Refuse a bias outside int32, as AMCT does. [default: raise the weight scale]"),
+]
+MatmulPerChannel = Annotated[
+    bool,
+    typer.Option(
+        "--matmul-per-channel", help="One weight scale an output column of Gemm and MatMul. [default: one, as in AMCT]"
+    ),
+]
+Fail = Annotated[FailOn | None, typer.Option(help="Exit with 1 where an event of this severity was recorded.")]
+
+
+def fixed_inputs(pairs: list[str] | None) -> dict[str, str]:
+    """Return the values of ``--fix-input`` by input name.
+
+    Raises:
+        ConfigError: a pair without a name or an equals sign.
+
+    Example:
+        >>> fixed_inputs(["sr=16000"])
+        {'sr': '16000'}
+    """
+    fixed = {}
+    for pair in pairs or []:
+        name, equals, value = pair.rpartition("=")
+        if not equals or not name:
+            message = f"--fix-input '{pair}': expected NAME=VALUE, e.g. --fix-input sr=16000"
+            raise ConfigError(message)
+        fixed[name] = value
+    return fixed
