@@ -5,78 +5,38 @@ Each function is the command of the same name; each returns the `Run` whose tabl
 
 import hashlib
 import os
-import shutil
-import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from calibrant.errors import ConfigError, ExportError, LayerNotFoundError, RunError, nearest
-from calibrant.provenance import differences, fusion_options, wanted_info
+from calibrant.capturing import (
+    CaptureRequest,
+    FixInput,
+    PathLike,
+    capture_with_data,
+    read_config,
+    second_pass,
+    timed,
+)
+from calibrant.errors import ConfigError, ExportError, LayerNotFoundError, nearest
+from calibrant.provenance import fusion_options
 from calibrant.stats.events import Event, Progress, no_progress
-from calibrant.stats.run import FitRecord, Run, RunInfo, create_run, is_run, open_run, remove_run
+from calibrant.stats.keep import Keep
+from calibrant.stats.run import FitRecord, Run, open_run
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from calibrant.capturing import Config as Config
     from calibrant.export.report import VerifyReport
     from calibrant.export.weight_only import WeightOnlyForm
     from calibrant.fitting.balancing import Activations
-    from calibrant.ingest.data import Data, DataSource
-    from calibrant.ingest.model import PreparedModel
-    from calibrant.proto.json_config import JsonConfig
+    from calibrant.ingest.data import Data
     from calibrant.proto.simple_config import QuantConfig
-
-    Config = str | os.PathLike[str] | QuantConfig | JsonConfig
-
-Keep = Literal["raw", "stats"]
-PathLike = str | os.PathLike[str]
-FixInput = Mapping[str, str | int | float]
-
-
-def _read_config(config: "Config | None") -> "QuantConfig":
-    from calibrant.proto.any_config import calibration_config
-    from calibrant.proto.simple_config import QuantConfig
-
-    return QuantConfig() if config is None else calibration_config(config)
 
 
 def _with_columns(config: "QuantConfig", *, wanted: bool) -> "QuantConfig":
     return replace(config, calibrant_matmul_per_channel=True) if wanted else config
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    seconds[stage] = time.perf_counter() - start
-
-
-def _reuse(path: Path, wanted: RunInfo, source: "DataSource", limit: int | None) -> Run:
-    """Open an existing run that has the content asked for, or say what differs."""
-    from calibrant.ingest.data import fingerprint
-
-    run = open_run(path)
-    if wanted.model_hash == run.info.model_hash:
-        wanted = replace(wanted, data_fingerprint=fingerprint(source, limit))
-    else:
-        wanted = replace(wanted, data_fingerprint=run.info.data_fingerprint)
-    if found := differences(run.info, wanted):
-        message = f"{path}: {'; '.join(found)}; pass --restart to replace this run, or another --run folder"
-        raise RunError(message)
-    reused = Event(
-        "capture", "info", f"capture skipped: {path} holds {run.info.samples} samples of the same model and data"
-    )
-    run.replace_events(["capture"], None, [*_events_of(run, "capture"), reused])
-    return run
-
-
-def _events_of(run: Run, stage: str) -> list[Event]:
-    rows = run.read("events").filter(stage=stage).drop("fit").unique(maintain_order=True)
-    kept = [Event(**row) for row in rows.iter_rows(named=True)]
-    return [event for event in kept if not event.message.startswith("capture skipped")]
 
 
 def capture(
@@ -86,7 +46,7 @@ def capture(
     run: PathLike,
     config: "Config | None" = None,
     batch_size: int | None = None,
-    keep: Keep = "raw",
+    keep: str | Keep = "raw",
     fix_input: FixInput | None = None,
     restart: bool = False,
     progress: Progress = no_progress,
@@ -99,7 +59,8 @@ def capture(
         run: the run folder to make; a complete run of the same content is reused.
         config: a quant.cfg or config.json (its fusion options and batch_num matter here), or None for AMCT's defaults.
         batch_size: samples a batch; by default the model's fixed batch, else 8. It changes no statistic.
-        keep: ``raw`` writes the activations as Parquet, ``stats`` keeps the statistics only.
+        keep: ``raw`` writes the activations as Parquet, ``raw:N`` those of the N samples of least content key, ``stats`` keeps the
+            statistics only; they are of all samples in each case.
         fix_input: inputs to turn into constants, e.g. ``{"sr": 16000}``.
         restart: replace an existing run.
         progress: called as ``progress(stage, done, total)``.
@@ -113,131 +74,10 @@ def capture(
     Example:
         >>> run = capture("model.onnx", "samples.npz", run="model.run", keep="stats")  # doctest: +SKIP
     """
-    return capture_with_data(
-        model, data, run, config, batch_size, keep, fix_input, restart=restart, progress=progress, fits_too=False
-    )[0]
-
-
-def capture_with_data(
-    model: PathLike,
-    data: "Data",
-    run: PathLike,
-    config: "Config | None",
-    batch_size: int | None,
-    keep: Keep,
-    fix_input: FixInput | None,
-    *,
-    restart: bool,
-    progress: Progress,
-    fits_too: bool,
-) -> "tuple[Run, DataSource]":
-    """Capture as `capture` does, and return the data as well, for a second pass.
-
-    `fits_too` says that a fit follows, for which the data may have to be read twice.
-
-    Raises:
-        ModelError, DataError, ConfigError, RunError: as `capture`; DataError also where data that can be read once would be read twice.
-    """
-    from calibrant.configured_model import check_plan, prepare_configured
-    from calibrant.fitting.balancing import check_second_pass
-    from calibrant.fitting.captured_tensors import tensor_ids
-    from calibrant.ingest.data import open_data
-    from calibrant.ingest.model import observe
-
-    if keep not in ("raw", "stats"):
-        message = f"keep: '{keep}' is not one of raw, stats"
-        raise ConfigError(message)
-    folder, settings = Path(run), _read_config(config)
-    _refuse_foreign_folder(folder)
-    seconds: dict[str, float] = {}
-    with _timed(seconds, "ingest"):
-        prepared = prepare_configured(Path(model), settings, fix_input)
-        source = open_data(data, prepared.inputs)
-    plan = check_plan(settings, prepared)
-    products = [tensor for row in plan.enabled for tensor in row.tensors]
-    prepared = observe(prepared, [*(one.tensor for one in plan.enabled_tensors), *products])
-    if fits_too and keep == "stats":
-        check_second_pass(plan.rows, source)
-    wanted = wanted_info(Path(model), prepared, data, settings, keep, fix_input)
-    if is_run(folder) and not restart:
-        reused = _reuse(folder, wanted, source, _sample_limit(settings, prepared, batch_size))
-        tensor_ids(reused, plan.enabled_tensors)
-        return reused, source
-    made = _capture_anew(folder, prepared, source, wanted, settings, batch_size, seconds, progress, restart=restart)
-    return made, source
-
-
-def _refuse_foreign_folder(folder: Path) -> None:
-    if folder.exists() and not is_run(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        message = f"{folder}: exists and is not a run of calibrant; it is left untouched, choose another --run folder"
-        raise RunError(message)
-
-
-def _sample_limit(config: "QuantConfig", prepared: "PreparedModel", batch_size: int | None) -> int | None:
-    from calibrant.ingest.batches import resolve_batch_size
-
-    return None if config.batch_num is None else config.batch_num * resolve_batch_size(prepared.inputs, batch_size)
-
-
-@contextmanager
-def _new_run(folder: Path, info: RunInfo, *, restart: bool) -> Iterator[Run]:
-    """Make a run beside an old one and put it in its place when it is complete; on an error nothing new stays.
-
-    Where the folder is a link, its target is replaced and the link stays.
-    """
-    place = folder.resolve() if folder.is_symlink() else folder
-    building = place.with_name(f".{place.name}.{os.getpid()}.partial") if restart and is_run(folder) else folder
-    made = [parent for parent in [folder, *folder.parents] if not parent.exists()]
-    run = create_run(building, info)
-    try:
-        yield run
-        if building != folder:
-            remove_run(place)
-            building.rename(place)
-            run.path = folder
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        with suppress(OSError):  # what somebody else put there stays, and the first error is the one to tell
-            for parent in made[1:]:
-                parent.rmdir()
-        raise
-
-
-def _capture_anew(
-    folder: Path,
-    prepared: "PreparedModel",
-    source: "DataSource",
-    info: RunInfo,
-    config: "QuantConfig",
-    batch_size: int | None,
-    seconds: dict[str, float],
-    progress: Progress,
-    *,
-    restart: bool,
-) -> Run:
-    from calibrant.ingest.capture import CaptureOptions, capture_activations
-    from calibrant.ingest.model import save_prepared
-    from calibrant.ingest.session import check_loads
-
-    with _new_run(folder, info, restart=restart) as run:
-        progress("capture", 0, 0)
-        save_prepared(prepared, run.model_folder)
-        check_loads(run.prepared_file)
-        options = CaptureOptions(
-            batch_size=batch_size, keep="raw" if info.keep == "raw" else "stats", batch_num=config.batch_num
-        )
-        with _timed(seconds, "capture"):
-            result = capture_activations(prepared, source, run.path, options, progress)
-        run.replace_events(["ingest", "capture", "stats"], None, [*prepared.events, *result.events])
-        run.update_info(
-            data_fingerprint=result.data_fingerprint,
-            samples=result.samples,
-            batch_size=result.batch_size,
-            one_by_one=result.one_by_one,
-            seconds={**seconds, **result.seconds},
-            complete=True,
-        )
-    return run
+    request = CaptureRequest(
+        Path(model), data, Path(run), read_config(config), batch_size, Keep.parse(keep), fix_input, restart
+    )
+    return capture_with_data(request, progress)[0]
 
 
 def plan(
@@ -261,7 +101,7 @@ def plan(
     """
     from calibrant.configured_model import check_plan, prepare_configured
 
-    settings = _read_config(config)
+    settings = read_config(config)
     prepared = prepare_configured(Path(model), settings, fix_input)
     resolved = check_plan(settings, prepared)
     return resolved.frame("default"), (*prepared.events, *resolved.events)
@@ -280,7 +120,7 @@ def stats(run: "PathLike | Run", *, progress: Progress = no_progress) -> Run:
 
     opened = open_run(run)
     seconds = dict(opened.info.seconds)
-    with _timed(seconds, "stats"):
+    with timed(seconds, "stats"):
         recompute_statistics(opened.path, load_prepared(opened.model_folder), progress)
     opened.update_info(seconds=seconds)
     return opened
@@ -336,11 +176,11 @@ def _fit(
     from calibrant.calibration import calibrate
     from calibrant.proto.simple_config import canonical_text
 
-    opened, settings = open_run(run), _with_columns(_read_config(config), wanted=matmul_per_channel)
+    opened, settings = open_run(run), _with_columns(read_config(config), wanted=matmul_per_channel)
     _check_fit_name(name)
     _check_fusion(opened, settings, given=config is not None)
     seconds = dict(opened.info.seconds)
-    with _timed(seconds, "fit"):
+    with timed(seconds, "fit"):
         result = calibrate(opened, settings, name, exact=exact, progress=progress, strict_amct=strict_amct, again=again)
         opened.replace_fit(name, result.frames)
     events = [
@@ -436,7 +276,7 @@ def export(
     place = os.fspath(prefix) if prefix is not None else _default_prefix(opened, fit)
     seconds = dict(opened.info.seconds)
     progress("export", 0, 1)
-    with _timed(seconds, "export"):
+    with timed(seconds, "export"):
         prepared = load_prepared(opened.model_folder)
         layers = quantized_layers(opened, prepared, fit)
         text, tensors = config_text(opened, prepared, fit), quantized_tensors(opened, prepared, fit)
@@ -528,7 +368,7 @@ def verification(
         message = f"{opened.path}: fit '{fit}' has not been exported; run calibrant export first"
         raise ExportError(message)
     seconds = dict(opened.info.seconds)
-    with _timed(seconds, "verify"):
+    with timed(seconds, "verify"):
         files, feeds = export_files(place), _verify_inputs(opened, data)
         check_fit(opened, fit, files)
         report = verify_export(files, feeds, progress)
@@ -565,7 +405,7 @@ def run(
     run: PathLike | None = None,
     config: "Config | None" = None,
     batch_size: int | None = None,
-    keep: Keep = "raw",
+    keep: str | Keep = "raw",
     fix_input: FixInput | None = None,
     prefix: PathLike | None = None,
     fit: str = "default",
@@ -583,7 +423,7 @@ def run(
         run: the run folder, by default ``<model stem>.run`` in the working folder.
         config: a quant.cfg or config.json, or None for AMCT's defaults.
         batch_size: samples a batch.
-        keep: ``raw`` or ``stats``.
+        keep: ``raw``, ``raw:N`` or ``stats``, as for `capture`.
         fix_input: inputs to turn into constants.
         prefix: path prefix of the exported files, by default ``RUN/export/<model stem>``.
         fit: name of the fit.
@@ -604,30 +444,17 @@ def run(
         >>> done.sql("select * from events")  # doctest: +SKIP
     """
     folder = Path(run) if run is not None else Path(f"{Path(model).stem}.run")
-    settings = _with_columns(_read_config(config), wanted=matmul_per_channel)
+    settings = _with_columns(read_config(config), wanted=matmul_per_channel)
     _check_fit_name(fit)
-    captured, source = capture_with_data(
-        model, data, folder, settings, batch_size, keep, fix_input, restart=restart, progress=progress, fits_too=True
+    request = CaptureRequest(
+        Path(model), data, folder, settings, batch_size, Keep.parse(keep), fix_input, restart, fits_too=True
     )
+    captured, source = capture_with_data(request, progress)
     again = second_pass(captured, source, progress)
     fitted = _fit(captured, settings, fit, exact=False, strict_amct=strict_amct, progress=progress, again=again)
     exported = export(fitted, fit=fit, prefix=prefix, weight_only_form=weight_only_form, progress=progress)
     verify(exported, fit=fit, progress=progress)
     return exported
-
-
-def second_pass(run: Run, source: "DataSource", progress: Progress) -> "Activations":
-    """Return what runs the model over the data once more; it loads nothing before it is called."""
-
-    def again(tensor_ids: Collection[int]) -> Iterator[tuple[int, Any]]:
-        from calibrant.ingest.model import load_prepared
-        from calibrant.ingest.second_pass import SecondPass
-
-        prepared, info = load_prepared(run.model_folder), run.info
-        found = SecondPass(run.path, prepared, source, info.samples, info.batch_size, info.data_fingerprint, progress)
-        return found(tensor_ids)
-
-    return again
 
 
 __all__ = ["capture", "export", "fit", "plan", "run", "stats", "verification", "verify"]

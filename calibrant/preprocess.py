@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from calibrant.capturing import Config, FixInput
     from calibrant.ingest.data import Data
     from calibrant.ingest.model import PreparedModel
-    from calibrant.pipeline import Config, FixInput
     from calibrant.proto.record import RecordEntry
     from calibrant.stats.run import Run
 
@@ -106,11 +106,13 @@ def _factors(
 ) -> "tuple[Run, Factors]":
     """Capture statistics alone, then read the data once more for the maxima of channels that the capture did not count."""
     from calibrant import pipeline
+    from calibrant.capturing import CaptureRequest, capture_with_data, second_pass
     from calibrant.configured_model import check_plan
     from calibrant.fitting.balancing import fit_factors, is_balanced
     from calibrant.ingest.model import load_prepared
     from calibrant.ingest.parameters import Parameters
     from calibrant.proto.any_config import calibration_config
+    from calibrant.stats.keep import KEEP_NONE
     from calibrant.stats.tables import layer_rows
 
     settings = calibration_config(config)
@@ -118,14 +120,12 @@ def _factors(
     if not rows.filter(enabled=True)["migration_strength"].count():
         message = f"{settings.source or 'configuration'}: no layer has a dmq_balancer, so there are no factors to find; add one"
         raise ConfigError(message)
-    run, source = pipeline.capture_with_data(
-        model, data, folder / "run", settings, batch_size, "stats", fix_input,
-        restart=False, progress=progress, fits_too=False,
-    )  # fmt: skip
+    request = CaptureRequest(Path(model), data, folder / "run", settings, batch_size, KEEP_NONE, fix_input)
+    run, source = capture_with_data(request, progress)
     plan = check_plan(settings, load_prepared(run.model_folder))
     wanted = [row for row in plan.rows if is_balanced(row)]
     layers = {row.layer_id: row for row in layer_rows(run.read("layers"))}
-    again = pipeline.second_pass(run, source, progress)
+    again = second_pass(run, source, progress)
     found = fit_factors(run, wanted, layers, Parameters(run.model_folder), again)
     return run, {layers[layer_id].layer: factors for layer_id, factors in found.items()}
 

@@ -5,8 +5,9 @@ import platform
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from calibrant.stats.keep import Keep
 from calibrant.stats.run import RunInfo
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def wanted_info(
     prepared: "PreparedModel",
     data: object,
     config: "QuantConfig",
-    keep: Literal["raw", "stats"],
+    keep: Keep,
     fix_input: Mapping[str, object] | None,
 ) -> RunInfo:
     """Describe the run that is asked for, before anything of it exists.
@@ -38,7 +39,7 @@ def wanted_info(
         model_name=model.stem,
         model_hash=prepared.source_hash,
         data=_data_name(data),
-        keep=keep,
+        keep=str(keep),
         do_fusion=do_fusion,
         skip_fusion_layers=skip_fusion_layers,
         fix_input={name: str(value) for name, value in (fix_input or {}).items()},

@@ -13,6 +13,7 @@ from calibrant.ingest.data import Data, open_data
 from calibrant.ingest.model import PreparedModel, prepare_model, save_prepared
 from calibrant.stats.captures import read_captures
 from calibrant.stats.events import Progress, no_progress
+from calibrant.stats.keep import Keep
 
 Array = npt.NDArray[Any]
 
@@ -32,11 +33,17 @@ def prepare(model: onnx.ModelProto | Path, folder: Path, **options: Any) -> Prep
 
 
 def capture(
-    model: onnx.ModelProto | Path, data: Data, folder: Path, *, progress: Progress = no_progress, **options: Any
+    model: onnx.ModelProto | Path,
+    data: Data,
+    folder: Path,
+    *,
+    keep: str = "raw",
+    progress: Progress = no_progress,
+    **options: Any,
 ) -> CaptureResult:
     """Capture into a folder as the pipeline does."""
-    prepared = prepare(model, folder)
-    return capture_activations(prepared, open_data(data, prepared.inputs), folder, CaptureOptions(**options), progress)
+    prepared, chosen = prepare(model, folder), CaptureOptions(keep=Keep.parse(keep), **options)
+    return capture_activations(prepared, open_data(data, prepared.inputs), folder, chosen, progress)
 
 
 def table(folder: Path, name: str) -> pl.DataFrame:

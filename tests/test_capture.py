@@ -31,6 +31,7 @@ from calibrant.ingest.session import ActivationSession
 from calibrant.ingest.verify_inputs import load_verify_inputs
 from calibrant.ingest.writer import CaptureWriter
 from calibrant.stats.captures import CaptureInfo
+from calibrant.stats.keep import Keep
 
 Array = npt.NDArray[Any]
 
@@ -421,8 +422,11 @@ def test_too_few_samples_for_batch_num(tmp_path: Path) -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(ConfigError, match="batch_num: 0 is no number of batches"):
         CaptureOptions(batch_num=0)
-    with pytest.raises(ConfigError, match="keep: 'all' is not one of raw, stats"):
-        CaptureOptions(keep="all")  # type: ignore[arg-type]
+    for text in ("all", "raw:", "raw:-1", "raw:1.5", "Raw", "stats:3"):
+        with pytest.raises(ConfigError, match=f"keep: '{text}' is not one of raw, raw:N, stats"):
+            Keep.parse(text)
+    with pytest.raises(ConfigError, match="keep: 'raw:0' keeps no sample; expected raw:1 or more, or stats"):
+        Keep.parse("raw:0")
 
 
 def test_progress_counts_samples(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from polars.testing import assert_frame_equal
 from shared_material import needs_shared, shared_inputs, shared_model
 
 import calibrant
-from calibrant import pipeline
+from calibrant import capturing
 from calibrant.errors import ConfigError, EmptyDataError, ExportError, LayerNotFoundError, RangeError, RunError
 from calibrant.proto.record import read_record
 
@@ -291,9 +291,9 @@ def test_a_damaged_table_is_named(done, damage, message):
 
 def test_a_run_that_another_process_makes_meanwhile_is_left_alone(model, tmp_path, monkeypatch):
     looks = iter([False])  # the other's run.json comes after the first look
-    monkeypatch.setattr(pipeline, "is_run", lambda folder: next(looks, True))
+    monkeypatch.setattr(capturing, "is_run", lambda folder: next(looks, True))
     (tmp_path / "r").mkdir()
-    monkeypatch.setattr(pipeline, "_refuse_foreign_folder", lambda folder: (folder / "run.json").touch())
+    monkeypatch.setattr(capturing, "_refuse_foreign_folder", lambda folder: (folder / "run.json").touch())
     with pytest.raises(RunError, match="exists and is a run; choose another --run folder"):
         calibrant.capture(model, samples_of(model, 2), run=tmp_path / "r")
     assert (tmp_path / "r/run.json").read_bytes() == b""

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import polars as pl
 
@@ -36,6 +35,7 @@ from calibrant.ingest.session import ActivationSession
 from calibrant.ingest.verify_inputs import VerifyInputs, save_verify_inputs
 from calibrant.ingest.writer import check_disk, writing
 from calibrant.stats.events import Event, Progress
+from calibrant.stats.keep import KEEP_ALL, Keep
 from calibrant.stats.run import prepared_file
 from calibrant.stats.tables import SCHEMAS, layers_frame
 
@@ -48,20 +48,17 @@ class CaptureOptions:
 
     Attributes:
         batch_size: samples a batch; None for the model's fixed batch, else 8.
-        keep: ``raw`` writes the activations, ``stats`` their statistics only.
+        keep: which activations are written beside the statistics.
         batch_num: use the first batch_num * batch_size samples; None for all.
     """
 
     batch_size: int | None = None
-    keep: Literal["raw", "stats"] = "raw"
+    keep: Keep = KEEP_ALL
     batch_num: int | None = None
 
     def __post_init__(self) -> None:
         if self.batch_num is not None and self.batch_num < 1:
             message = f"batch_num: {self.batch_num} is no number of batches; expected at least 1"
-            raise ConfigError(message)
-        if self.keep not in ("raw", "stats"):
-            message = f"keep: '{self.keep}' is not one of raw, stats"
             raise ConfigError(message)
 
 
@@ -223,10 +220,10 @@ def capture_activations(
     with clock("probe"):
         opened = open_runner(session, iter(samples), prepared)
     runner, found = opened.runner, opened.found
-    with Recorder(folder, prepared.tensors, found.layouts, keep_raw=options.keep == "raw") as recorder:
+    with Recorder(folder, prepared.tensors, found.layouts, keep_raw=options.keep.has_raw) as recorder:
         capture = _Capture(runner, recorder, clock, progress)
         batches = make_batches(opened.samples, inputs, size)
-        capture.run(batches, samples.count, folder if options.keep == "raw" else None)
+        capture.run(batches, samples.count, folder if options.keep.has_raw else None)
         shapes = {fold.tensor.name: fold.largest_shape for fold in recorder.folds}
         with clock("tables"), writing(folder):
             _write(capture.seen, recorder.folds, prepared, shapes, folder)
