@@ -83,7 +83,16 @@ def score_fit(run: Run, fit: str, files: ExportedFiles, feeds: Feeds) -> float:
     pairs = list(zip(_outputs(run.prepared_file, feeds), _outputs(files.fake_quant, feeds), strict=True))
     count = len(pairs[0][0])
     least = min(output_sqnr_db(_joined(pairs, 0, output), _joined(pairs, 1, output)) for output in range(count))
-    row = {"fit": fit, "variant": "fake_quant", "metric": "sqnr_db", "value": least, "samples": len(pairs)}
+    row = {
+        "fit": fit,
+        "variant": "fake_quant",
+        "metric": "sqnr_db",
+        "value": least,
+        "samples": len(pairs),
+        "output": None,
+        "low": None,
+        "high": None,
+    }
     run.replace_evaluation(pl.DataFrame([row]))
     return least
 

@@ -123,7 +123,16 @@ def _evaluation_frame(result: DemoResult, samples: int) -> pl.DataFrame:
     ]
     return pl.DataFrame(
         [
-            {"fit": "default", "variant": variant, "metric": metric, "value": value, "samples": samples}
+            {
+                "fit": "default",
+                "variant": variant,
+                "metric": metric,
+                "value": value,
+                "samples": samples,
+                "output": None,
+                "low": None,
+                "high": None,
+            }
             for variant, metric, value in rows
         ]
     )

@@ -330,7 +330,10 @@ class Run:
         self.write("events", pl.concat([kept, new]))
 
     def replace_evaluation(self, frame: pl.DataFrame) -> None:
-        """Add rows to `evaluation`; they replace older ones of the same fit, variant and metric."""
-        new = conform("evaluation", frame)
-        old = self.read("evaluation").join(new, on=["fit", "variant", "metric"], how="anti")
-        self.write("evaluation", pl.concat([old, new]).sort("fit", "variant", "metric"))
+        """Add rows to `evaluation`; they replace older ones of the same fit, variant, output and metric."""
+        new, keys = conform("evaluation", frame), ["fit", "variant", "output", "metric"]
+        whole = pl.concat(
+            [empty_frame("evaluation"), self.read("evaluation")], how="diagonal"
+        )  # older ones lack columns
+        old = whole.join(new, on=keys, how="anti", nulls_equal=True)
+        self.write("evaluation", pl.concat([old, new]).sort(keys))

@@ -88,7 +88,16 @@ SCHEMAS: Final[dict[str, pl.Schema]] = {
     ),
     "balance": pl.Schema({"fit": pl.String(), "layer_id": _ID, "channel": _ID, "factor": _F32}),
     "evaluation": pl.Schema(
-        {"fit": pl.String(), "variant": pl.String(), "metric": pl.String(), "value": _REAL, "samples": _COUNT}
+        {
+            "fit": pl.String(), "variant": pl.String(), "output": pl.String(), "metric": pl.String(), "value": _REAL,
+            "low": _REAL, "high": _REAL, "samples": _COUNT,
+        }
+    ),
+    "class_agreement": pl.Schema(
+        {
+            "fit": pl.String(), "variant": pl.String(), "output": pl.String(), "class_id": _COUNT, "samples": _COUNT,
+            "agreement": _REAL, "low": _REAL, "high": _REAL, "confused_with": _COUNT,
+        }
     ),
     "events": pl.Schema(
         {
