@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import polars as pl
 
+from calibrant.export.partial import QuantizedParts, encode_parts
 from calibrant.export.quantized_layer import QuantizedLayer
 from calibrant.export.quantized_tensor import QuantizedTensor, in_order
-from calibrant.export.weight_only import WeightOnlyLayer
+from calibrant.export.weight_only import WeightOnlyForm, WeightOnlyLayer
 from calibrant.fitting.fitted_layers import fitted_layers
 from calibrant.ingest.model import PreparedModel
 from calibrant.ingest.nodes import model_nodes
@@ -52,6 +53,14 @@ def quantized_tensors(run: Run, prepared: PreparedModel, fit: str) -> list[Quant
         for row in rows
     ]
     return in_order(prepared, found)
+
+
+def quantized_parts(
+    run: Run, prepared: PreparedModel, fit: str, weight_only_form: WeightOnlyForm = "dequantize"
+) -> QuantizedParts:
+    """Return everything that a fit quantizes, encoded: what `partial_fake_quant` chooses from."""
+    layers, tensors = quantized_layers(run, prepared, fit), quantized_tensors(run, prepared, fit)
+    return encode_parts(prepared, layers, tensors, weight_only_layers(run, prepared, fit), weight_only_form)
 
 
 def _config(run: Run, fit: str) -> QuantConfig:

@@ -12,12 +12,12 @@ import onnx_ir as ir
 
 from calibrant.errors import ExportError
 from calibrant.export.deploy import build_deploy
-from calibrant.export.fake_quant import build_fake_quant
+from calibrant.export.partial import encode_parts, partial_fake_quant
 from calibrant.export.quant_map import format_quant_map
-from calibrant.export.quantized_layer import EncodedLayer, QuantizedLayer, encode_layer
-from calibrant.export.quantized_tensor import EncodedTensor, QuantizedTensor, encode_tensor
+from calibrant.export.quantized_layer import EncodedLayer, QuantizedLayer
+from calibrant.export.quantized_tensor import EncodedTensor, QuantizedTensor
 from calibrant.export.record_layers import kept_apart
-from calibrant.export.weight_only import EncodedWeight, WeightOnlyForm, WeightOnlyLayer, encode_weight, weight_entry
+from calibrant.export.weight_only import EncodedWeight, WeightOnlyForm, WeightOnlyLayer, weight_entry
 from calibrant.ingest.model import PreparedModel
 from calibrant.proto.record import RecordEntry, format_record
 from calibrant.quantizers.half_factors import FORCED
@@ -100,16 +100,12 @@ def write_export(
     """
     _check_layers((*quantized, *weight_only), tensors)
     files = export_files(prefix)
-    encoded = [encode_layer(prepared, layer) for layer in sorted(quantized, key=lambda item: item.layer.layer_id)]
-    inputs = [encode_tensor(prepared, tensor) for tensor in tensors]
-    weights = [
-        encode_weight(prepared, one, weight_only_form)
-        for one in sorted(weight_only, key=lambda item: item.layer.layer_id)
-    ]
-    deploy, placements = build_deploy(prepared, encoded, inputs, weights)
-    fake_quant, _ = build_fake_quant(prepared, encoded, inputs, weights)
+    parts = encode_parts(prepared, quantized, tensors, weight_only, weight_only_form)
+    deploy, placements = build_deploy(prepared, parts.layers, parts.tensors, parts.weights)
+    fake_quant = partial_fake_quant(prepared, parts, parts.names)
     quant_map = format_quant_map(deploy, placements, prepared.original_nodes, _split(prefix)[1])
-    record = format_record([*_layer_entries(encoded, weights, kept_apart(prepared)), *map(tensor_entry, inputs)])
+    entries = _layer_entries(parts.layers, parts.weights, kept_apart(prepared))
+    record = format_record([*entries, *map(tensor_entry, parts.tensors)])
     writers: dict[str, Callable[[Path], None]] = {
         files.fake_quant.name: lambda path: _save_model(fake_quant, path),
         files.deploy.name: lambda path: _save_model(deploy, path),
@@ -209,8 +205,13 @@ def write_model(model: ir.Model, path: Path) -> None:
 
 
 def _save_model(model: ir.Model, path: Path) -> None:
+    ir.save(model, path, external_data=f"{path.name}.data" if needs_external_data(model) else None)
+
+
+def needs_external_data(model: ir.Model) -> bool:
+    """Return whether the weights of a model are too large for one protobuf."""
     size = sum(_tensor_bytes(value) for graph in model.graphs() for value in graph.initializers.values())
-    ir.save(model, path, external_data=f"{path.name}.data" if size > _EXTERNAL_FROM else None)
+    return size > _EXTERNAL_FROM
 
 
 def _tensor_bytes(value: ir.Value) -> int:
