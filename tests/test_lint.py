@@ -61,7 +61,7 @@ def test_codes_may_not_reach_float_operators(tmp_path):
 def test_codes_may_not_be_an_output(tmp_path):
     model = exporting.export(models.conv_relu(), tmp_path).deploy
     model.graph.output.append(onnx.ValueInfoProto(name="conv.quant.output0"))
-    assert "conv.quant: its codes are a graph output" in messages(model)
+    assert "conv.quant: its codes are a graph output that is not declared as their type" in messages(model)
 
 
 def test_accumulators_go_to_one_dequantizer(tmp_path):

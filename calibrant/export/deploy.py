@@ -47,6 +47,10 @@ class DeployForm:
         output = ir.Value(name=self.names.fresh(f"{name}.output0"))
         return Chain((ir.Node("", "AscendAntiQuant", [codes], attributes, outputs=[output], name=name),), output)
 
+    def codes_out(self, encoded: EncodedTensor, data: ir.Value) -> Chain:
+        """Make an AscendQuant: its codes are what the model returns."""
+        return self.quantizer(encoded, data)
+
     def weight(self, encoded: EncodedLayer) -> CodeArray | None:
         """Store 4-bit codes two in a byte, others as they are."""
         return encoded.packed_weight
@@ -88,6 +92,7 @@ def build_deploy(
     layers: Sequence[EncodedLayer],
     tensors: Sequence[EncodedTensor] = (),
     weights: Sequence[EncodedWeight] = (),
+    outputs: Sequence[EncodedTensor] = (),
 ) -> tuple[ir.Model, tuple[AnyPlacement, ...]]:
     """Return the deploy model and where its additions stand; the opset of the source model is kept.
 
@@ -96,10 +101,11 @@ def build_deploy(
         layers: those that are quantized with their data.
         tensors: quantized inputs of other nodes.
         weights: layers whose weight alone is quantized.
+        outputs: Identity nodes before outputs of the model that become int8 codes.
 
     Raises:
         ExportError: a layer is not in the model.
     """
     model = export_clone(prepared)
-    placements = rewrite(DeployForm(model), layers, tensors, weights)
+    placements = rewrite(DeployForm(model), layers, tensors, weights, outputs)
     return into_memory(model), placements

@@ -61,6 +61,15 @@ class FakeQuantForm:
             nodes.append(self._cast(f"{prefix}.cast", nodes[0].outputs[0], ir.DataType[encoded.float_type.upper()]))
         return Chain(tuple(nodes), nodes[-1].outputs[0])
 
+    def codes_out(self, encoded: EncodedTensor, data: ir.Value) -> Chain:
+        """Make the chain up to the Clip, which keeps the offset, and a Cast to int8."""
+        *nodes, last = self.quantizer(encoded, data).nodes
+        clipped = nodes[-1].outputs[0]
+        last.replace_input_with(0, None)  # the Sub is not part of the model; it must not count as a reader
+        last.replace_input_with(1, None)
+        nodes.append(self._cast(f"{encoded.owner}.quant.fakequant.cast", clipped, ir.DataType.INT8))
+        return Chain(tuple(nodes), nodes[-1].outputs[0])
+
     def weight(self, encoded: EncodedLayer) -> CodeArray | None:
         """Store one code a byte."""
         return encoded.weight
@@ -124,6 +133,7 @@ def build_fake_quant(
     layers: Sequence[EncodedLayer],
     tensors: Sequence[EncodedTensor] = (),
     weights: Sequence[EncodedWeight] = (),
+    outputs: Sequence[EncodedTensor] = (),
 ) -> tuple[ir.Model, tuple[AnyPlacement, ...]]:
     """Return the fake-quant model and where its additions stand.
 
@@ -134,12 +144,13 @@ def build_fake_quant(
         layers: those that are quantized with their data.
         tensors: quantized inputs of other nodes.
         weights: layers whose weight alone is quantized.
+        outputs: Identity nodes before outputs of the model that become int8 codes.
 
     Raises:
         ExportError: the opset cannot be raised, or a layer is not in the model.
     """
     model = _raise_opset(export_clone(prepared))
-    placements = rewrite(FakeQuantForm(model), layers, tensors, weights)
+    placements = rewrite(FakeQuantForm(model), layers, tensors, weights, outputs)
     return into_memory(model), placements
 
 

@@ -83,6 +83,7 @@ def write_export(
     *,
     weight_only: Sequence[WeightOnlyLayer] = (),
     weight_only_form: WeightOnlyForm = "dequantize",
+    outputs: Sequence[QuantizedTensor] = (),
 ) -> ExportedFiles:
     """Write both models, record, map and configuration; existing files of that prefix are replaced, all or none.
 
@@ -94,6 +95,7 @@ def write_export(
         tensors: inputs of other nodes to quantize, in the order of their entries in the record.
         weight_only: layers whose weight alone is quantized, in any order.
         weight_only_form: how both models make such weights float again, as for `encode_weight`.
+        outputs: Identity nodes before outputs of the model that become int8 codes; a record has no entry for them.
 
     Raises:
         ExportError: nothing to quantize, a layer named twice, a bias outside int32, or a folder that cannot be written.

@@ -21,7 +21,7 @@ from calibrant.export.integer_kernels import (
     transposed_window,
     working_type,
 )
-from calibrant.quantizers.affine import Float32Array, Float64Array, code_range
+from calibrant.quantizers.affine import Float32Array, Float64Array, code_dtype, code_range
 from calibrant.quantizers.shift import INT16
 
 Array = npt.NDArray[Any]
@@ -63,6 +63,10 @@ class Quantizer:
             raise DataError(message)
         scaled -= np.float32(self.offset)
         return scaled
+
+    def stored(self, codes: Array) -> Array:
+        """Return codes without their offset as the integers that a model hands out: with the offset, int8 or int16."""
+        return (codes + np.float32(self.offset)).astype(code_dtype(self.bits))
 
 
 @dataclass(frozen=True, eq=False)

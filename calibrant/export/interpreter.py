@@ -125,7 +125,9 @@ class Interpreter:
                 values.update(step.run(values))
             for name in self._last_use.get(number, ()):
                 values.pop(name, None)
-        return {name: values[name] if name in values else _constant(graph, name) for name in outputs}
+        codes = {step.output: step for step in self._steps if isinstance(step, Quantizer)}
+        found = {name: values[name] if name in values else _constant(graph, name) for name in outputs}
+        return {name: codes[name].stored(array) if name in codes else array for name, array in found.items()}
 
 
 class _FloatStage:

@@ -35,6 +35,7 @@ _TYPE_NAMES: Mapping[int, str] = {
     AttributeProto.STRING: "STRING",
 }
 _RANGES = {"INT8": (-128, 127), "INT16": (-32768, 32767)}
+_CODES = {"INT8": TensorProto.INT8, "INT16": TensorProto.INT16}
 
 
 Rule = Callable[[DeployLookups], Iterator[Finding]]
@@ -115,7 +116,7 @@ def _quantizers(graph: DeployLookups) -> Iterator[Finding]:
     for node in graph.of_type("AscendQuant"):
         attributes = attributes_of(node)
         scale, offset = float(attributes.get("scale", 0)), float(attributes.get("offset", 0))
-        kind = str(attributes.get("dst_type", "INT8")).rstrip()
+        kind = _dst_type(node)
         if not (np.isfinite(scale) and scale > 0):
             yield Finding("error", name_of(node), f"scale {scale} is not positive and finite")
         if kind not in _RANGES:
@@ -127,19 +128,23 @@ def _quantizers(graph: DeployLookups) -> Iterator[Finding]:
             yield Finding("warn", name_of(node), f"quantizes '{node.input[0]}' just as '{first}' does; one is enough")
 
 
+def _dst_type(quantizer: onnx.NodeProto) -> str:
+    return str(attributes_of(quantizer).get("dst_type", "INT8")).rstrip()
+
+
 def _code_readers(graph: DeployLookups) -> Iterator[Finding]:
-    """Codes may go to the data input of integer layers and to AscendAntiQuant only."""
+    """Codes may go to the data input of integer layers, to AscendAntiQuant and out of the model only."""
     for node in graph.of_type("AscendQuant"):
         codes = node.output[0]
-        if codes in graph.outputs:
-            yield Finding("error", name_of(node), "its codes are a graph output")
+        if codes in graph.outputs and graph.output_type(codes) != _CODES.get(_dst_type(node)):
+            yield Finding("error", name_of(node), "its codes are a graph output that is not declared as their type")
         for reader, slot in graph.consumers.get(codes, []):
             taken = reader.op_type in {*INTEGER_OPS, "AscendAntiQuant"} or graph.pads_a_layer(reader)
             if not taken or slot not in ({0, 1} if graph.is_product(reader) else {0}):
                 yield Finding(
                     "error", name_of(node), f"its codes go to input {slot} of {reader.op_type} '{reader.name}'"
                 )
-        if codes not in graph.consumers:
+        if codes not in graph.consumers and codes not in graph.outputs:
             yield Finding("warn", name_of(node), "nothing reads its codes")
 
 

@@ -48,6 +48,10 @@ class DeployLookups:
             for slot, name in enumerate(node.input):
                 self.consumers.setdefault(name, []).append((node, slot))
 
+    def output_type(self, name: str) -> int | None:
+        """Return the ONNX type that an output of the model is declared as."""
+        return next((v.type.tensor_type.elem_type for v in self.model.graph.output if v.name == name), None)
+
     def of_type(self, op_type: str) -> list[onnx.NodeProto]:
         """Return the nodes of a type, in the order of the graph."""
         return [node for node in self.nodes if node.op_type == op_type]

@@ -39,6 +39,7 @@ class QuantizedLayer:
         half_factors: whether the dequant scale has 19 bits (``FORCE_FP16_QUANT``).
         balance: DMQ's factors, shape (Cin,): the data is divided by them, the weight multiplied; None where it is not balanced.
         shift: by how many bits (1 to 16) accumulators are shifted into int16, one for each of `scale_w`; empty: they are not.
+        bias_codes: int32 codes of the bias, shape (C,), where the model brings them; None: they are computed from the float bias.
 
     Raises:
         ExportError: a scale is not positive and finite, the offset leaves the code range, or the number of scales fits no channel count.
@@ -54,6 +55,7 @@ class QuantizedLayer:
     balance: Float32Array | None = None
     half_factors: bool = False
     shift: tuple[int, ...] = ()
+    bias_codes: Int32Array | None = None
 
     def __post_init__(self) -> None:
         _check_scales(self)
@@ -197,6 +199,8 @@ def _weight_codes(quantized: QuantizedLayer, weight: npt.NDArray[np.floating]) -
 
 
 def _bias_codes(quantized: QuantizedLayer, bias: npt.NDArray[np.floating]) -> Int32Array:
+    if quantized.bias_codes is not None:
+        return quantized.bias_codes.reshape(bias.shape)
     flat = np.asarray(bias, np.float32).reshape(-1)
     try:
         codes = quantize_bias(flat, quantized.scale_d, quantized.scale_w)

@@ -68,6 +68,9 @@ class Form(Protocol):
     def antiquantizer(self, encoded: EncodedTensor, codes: ir.Value) -> Chain:
         """Make the nodes from what a quantizer makes to the float value of an input."""
 
+    def codes_out(self, encoded: EncodedTensor, data: ir.Value) -> Chain:
+        """Make the nodes from float data to int8 codes, offset included, that are an output of the model."""
+
     def weight(self, encoded: EncodedLayer) -> CodeArray | None:
         """Return the weight codes as the form stores them."""
 
@@ -96,8 +99,11 @@ def rewrite(
     layers: Sequence[EncodedLayer],
     tensors: Sequence[EncodedTensor] = (),
     weights: Sequence[EncodedWeight] = (),
+    outputs: Sequence[EncodedTensor] = (),
 ) -> tuple[AnyPlacement, ...]:
     """Quantize layers, then inputs of other nodes and weights alone, of the form's graph in place; it stays topologically sorted.
+
+    Each of `outputs` is an Identity that makes an output of the model: int8 codes take its place.
 
     Raises:
         ExportError: a layer is not in the graph.
@@ -109,6 +115,8 @@ def rewrite(
     placements = [_quantize(form, encoded, nodes, shared) for encoded in ordered]
     pairs = [_place_pair(form, encoded, _node(nodes, encoded.owner), shared) for encoded in tensors]
     alone = [place_weight(form.graph, form.names, _node(nodes, one.layer.name), one) for one in weights]
+    for encoded in outputs:
+        _place_output(form, encoded, _node(nodes, encoded.owner))
     form.graph.sort()
     return (*placements, *pairs, *alone)
 
@@ -171,6 +179,18 @@ def _place_pair(
     form.graph.insert_before(node, chain.nodes)
     node.replace_input_with(slot, chain.output)
     return TensorPlacement(encoded, quantizer.nodes[-1].name or "", chain.nodes[-1].name or "")
+
+
+def _place_output(form: Form, encoded: EncodedTensor, node: ir.Node) -> None:
+    data, old = node.inputs[0], node.outputs[0]
+    if data is None or not old.is_graph_output() or old.uses():
+        message = f"node '{node.name}' does not make an output of the model alone, so codes cannot take its place"
+        raise ExportError(message)
+    chain = form.codes_out(encoded, data)
+    form.graph.insert_before(node, chain.nodes)
+    chain.output.shape, chain.output.type = old.shape, ir.TensorType(ir.DataType.INT8)
+    take_over(form.graph, old, chain.output, node, form.names.fresh(f"{encoded.owner}.float"))
+    form.graph.remove(node, safe=True)
 
 
 def _quantizer(form: Form, encoded: Encoded, node: ir.Node, slot: int, shared: dict[QuantizerKey, Chain]) -> Chain:
