@@ -17,6 +17,7 @@ import polars as pl
 
 from calibrant.errors import LayerNotFoundError, RunError, nearest
 from calibrant.stats.events import Event, Stage
+from calibrant.stats.scales_hash import scales_hashes
 from calibrant.stats.tables import FIT_TABLES, SCHEMA_VERSION, SCHEMAS, conform, empty_frame, write_frame
 from calibrant.whole_files import whole_file
 
@@ -282,6 +283,38 @@ class Run:
             others = self.read(table).filter(pl.col("fit") != fit)
             new = conform(table, frames[table])
             self.write(table, pl.concat([others, new]).sort("fit", maintain_order=True))
+        self._drop_stale_sensitivity(fit, frames)
+
+    def _drop_stale_sensitivity(self, fit: str, frames: Mapping[str, pl.DataFrame]) -> None:
+        """Drop measurements of layers that a new fit of this name gives other scales."""
+        if not self.table_files("sensitivity"):
+            return
+        hashes = scales_hashes(frames["quant_params"], frames["balance"], frames["plan"])
+        current = pl.DataFrame(
+            list(hashes.items()), schema={"layer_id": pl.Int32, "scales_hash": pl.String}, orient="row"
+        )
+        rows = self.read("sensitivity")
+        kept = rows.filter(pl.col("fit") == fit).join(current, on=["layer_id", "scales_hash"], how="semi")
+        self.write("sensitivity", pl.concat([rows.filter(pl.col("fit") != fit), kept]))
+
+    def replace_sensitivity(self, frame: pl.DataFrame) -> None:
+        """Add rows to `sensitivity`; they replace older ones of the same layer and view."""
+        new = conform("sensitivity", frame)
+        old = self.read("sensitivity").join(new, on=["fit", "layer_id", "view"], how="anti")
+        self.write("sensitivity", pl.concat([old, new]).sort("fit", "layer_id", "view", maintain_order=True))
+
+    def fit_record(self, fit: str) -> FitRecord:
+        """Return what a fit was made from.
+
+        Raises:
+            LayerNotFoundError: no fit has that name; the message has the nearest.
+        """
+        fits = self.info.fits
+        if fit not in fits:
+            known = ", ".join(fits) or "none yet; use calibrant fit"
+            message = f"{self.path}: no fit '{fit}'{nearest(fit, fits)}; fits: {known}"
+            raise LayerNotFoundError(message)
+        return fits[fit]
 
     def sql(self, query: str) -> pl.DataFrame:
         """Answer a DuckDB query over the tables of this run.

@@ -87,6 +87,12 @@ SCHEMAS: Final[dict[str, pl.Schema]] = {
         }
     ),
     "balance": pl.Schema({"fit": pl.String(), "layer_id": _ID, "channel": _ID, "factor": _F32}),
+    "sensitivity": pl.Schema(
+        {
+            "fit": pl.String(), "layer_id": _ID, "view": pl.String(), "metric": pl.String(), "value": _REAL, "low": _REAL,
+            "high": _REAL, "samples": _COUNT, "scales_hash": pl.String(), "data_hash": pl.String(),
+        }
+    ),
     "evaluation": pl.Schema(
         {
             "fit": pl.String(), "variant": pl.String(), "output": pl.String(), "metric": pl.String(), "value": _REAL,
