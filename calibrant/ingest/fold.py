@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from calibrant.ingest.joins import joins_table
 from calibrant.ingest.model import CapturedTensor, PreparedModel, initializer_value
 from calibrant.ingest.runner import Rows
 from calibrant.ingest.samples import Array
@@ -102,6 +103,17 @@ def weights_table(prepared: PreparedModel) -> pl.DataFrame:
     return _joined("weights", frames)
 
 
+def biases_table(prepared: PreparedModel) -> pl.DataFrame:
+    """Return the `biases` table: the bias of each output channel of every quantizable layer that has one."""
+    layers = [layer for layer in prepared.layers if layer.quantizable and layer.bias is not None]
+    frames = []
+    for layer in layers:
+        values = np.ravel(initializer_value(prepared, str(layer.bias))).astype(np.float32)
+        channels = np.arange(values.size, dtype=np.int32)
+        frames.append(pl.DataFrame({"channel": channels, "value": values}).with_columns(layer_id=layer.layer_id))
+    return _joined("biases", frames)
+
+
 def statistics_tables(folds: Sequence[TensorFold], prepared: PreparedModel) -> Mapping[str, pl.DataFrame]:
     """Return the tables of everything folded, sorted by their ids; `samples` is written as it comes."""
     statistics = [fold.statistics for fold in folds]
@@ -111,6 +123,8 @@ def statistics_tables(folds: Sequence[TensorFold], prepared: PreparedModel) -> M
         "extremes": _joined("extremes", (s.extremes_frame() for s in statistics)),
         "channels": _joined("channels", (s.channels_frame() for s in statistics)),
         "weights": weights_table(prepared),
+        "biases": biases_table(prepared),
+        "joins": joins_table(prepared),
     }
 
 

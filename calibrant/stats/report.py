@@ -6,10 +6,11 @@ from typing import Final
 
 import polars as pl
 
-from calibrant.errors import LayerNotFoundError, nearest
+from calibrant.errors import ConfigError, LayerNotFoundError, nearest
 from calibrant.stats.run import Run
 
-DEFAULT_REPORT: Final = "layers"
+DEFAULT_REPORT: Final = "ranking"
+AGAINST: Final = "against"  # schema of the second run's tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,11 @@ class Report:
     title: str
     query: str
 
+    @property
+    def is_comparison(self) -> bool:
+        """Whether it asks two runs."""
+        return f"{AGAINST}." in self.query
+
 
 def _folder() -> resources.abc.Traversable:
     return resources.files("calibrant.stats").joinpath("sql")
@@ -35,31 +41,67 @@ def list_reports() -> list[Report]:
     """Return the reports of this package, by name.
 
     Example:
-        >>> [report.name for report in list_reports()]
-        ['clip_rate', 'compare_fits', 'events', 'layers', 'range_samples', 'unquantized']
+        >>> [report.name for report in list_reports()][:3]
+        ['algorithms_disagree', 'bias_range', 'channel_imbalance']
     """
     files = sorted((file for file in _folder().iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
     texts = [(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8")) for file in files]
     return [Report(name, text.splitlines()[0].removeprefix("--").strip(), text) for name, text in texts]
 
 
-def run_report(run: Run, name: str = DEFAULT_REPORT, fit: str | None = None) -> pl.DataFrame:
+def find_report(name: str) -> Report:
+    """Return a report by name.
+
+    Raises:
+        LayerNotFoundError: no report has that name.
+    """
+    reports = {report.name: report for report in list_reports()}
+    if name not in reports:
+        message = f"no report '{name}'{nearest(name, reports)}; reports: {', '.join(reports)}"
+        raise LayerNotFoundError(message)
+    return reports[name]
+
+
+def run_report(
+    run: Run, name: str = DEFAULT_REPORT, fit: str | None = None, *, against: Run | None = None
+) -> pl.DataFrame:
     """Answer a named report.
 
     Args:
         run: the run.
         name: of the report.
         fit: keep the rows of this fit only, where the report tells fits apart.
+        against: the second run of a report that compares two.
 
     Raises:
         LayerNotFoundError: no report, or no fit, has that name.
+        ConfigError: the report compares two runs and there is one, or the other way round.
+    """
+    check_fit_name(run, fit)
+    report = find_report(name)
+    _check_runs(report, against)
+    from calibrant.stats.catalog import query_run
+
+    rows = query_run(run, report.query, against)
+    return rows if fit is None or "fit" not in rows.columns else rows.filter(pl.col("fit") == fit)
+
+
+def check_fit_name(run: Run, fit: str | None) -> None:
+    """Refuse a fit that a run has not.
+
+    Raises:
+        LayerNotFoundError: no fit has that name.
     """
     if fit is not None and fit not in run.info.fits:
         message = f"{run.path}: no fit '{fit}'{nearest(fit, run.info.fits)}; fits: {', '.join(run.info.fits)}"
         raise LayerNotFoundError(message)
-    reports = {report.name: report for report in list_reports()}
-    if name not in reports:
-        message = f"no report '{name}'{nearest(name, reports)}; reports: {', '.join(reports)}"
-        raise LayerNotFoundError(message)
-    rows = run.sql(reports[name].query)
-    return rows if fit is None or "fit" not in rows.columns else rows.filter(pl.col("fit") == fit)
+
+
+def _check_runs(report: Report, against: Run | None) -> None:
+    if report.is_comparison and against is None:
+        message = f"report '{report.name}' compares two runs; pass the second one with --against RUN2"
+        raise ConfigError(message)
+    if against is not None and not report.is_comparison:
+        others = ", ".join(other.name for other in list_reports() if other.is_comparison)
+        message = f"report '{report.name}' asks one run; with --against there is: {others}"
+        raise ConfigError(message)

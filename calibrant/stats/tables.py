@@ -56,6 +56,13 @@ SCHEMAS: Final[dict[str, pl.Schema]] = {
             "sum": _REAL, "sum_sq": _REAL,
         }
     ),
+    "biases": pl.Schema({"layer_id": _ID, "channel": _ID, "value": _F32}),
+    "joins": pl.Schema(
+        {
+            "node": pl.String(), "op_type": pl.String(), "input_index": _ID, "value": pl.String(), "tensor_id": _ID,
+            "seen": pl.String(), "first_channel": _ID, "channels": _ID,
+        }
+    ),
     "plan": pl.Schema(
         {
             "fit": pl.String(), "layer_id": _ID, "layer": pl.String(), "op_type": pl.String(), "tensor_index": _ID,
