@@ -193,7 +193,7 @@ def test_varying_shapes_are_large_lists_with_their_shape(tmp_path: Path) -> None
 @pytest.mark.parametrize("shape", [(1, 2, 3), None])
 def test_float16_rows_are_kept_as_they_are(tmp_path: Path, shape: tuple[int, ...] | None) -> None:
     x = images(5, 1, 2, 3).astype(np.float16)
-    file = CaptureWriter(tmp_path, 3, CaptureInfo("t", "float16", 3, 0, shape), 1 << 20)
+    file = CaptureWriter(tmp_path, 3, CaptureInfo("t", "float16", 3, 0, shape))
     file.append(range(2), x[:2])
     file.append(range(2, 5), x[2:])
     file.close()
@@ -203,7 +203,7 @@ def test_float16_rows_are_kept_as_they_are(tmp_path: Path, shape: tuple[int, ...
 
 
 def test_a_shape_that_the_model_does_not_declare(tmp_path: Path) -> None:
-    file = CaptureWriter(tmp_path, 0, CaptureInfo("t", "float32", 2, 0, (1, 4)), 1 << 20)
+    file = CaptureWriter(tmp_path, 0, CaptureInfo("t", "float32", 2, 0, (1, 4)))
     with pytest.raises(ModelError, match=r"tensor 't': a sample has shape \[1, 5\], the model declares \[1, 4\]"):
         file.append([0], images(1, 1, 5))
 

@@ -20,7 +20,7 @@ from calibrant.ingest.model import CapturedTensor
 from calibrant.ingest.runner import Rows
 from calibrant.ingest.sample_axis import Layout
 from calibrant.ingest.samples import Sample
-from calibrant.ingest.writer import CaptureWriter, SamplesWriter, row_group_bytes, writing
+from calibrant.ingest.writer import CaptureWriter, SamplesWriter, writing
 from calibrant.stats.captures import CaptureInfo, capture_folder
 from calibrant.stats.histogram import CountScratch
 
@@ -74,11 +74,11 @@ def static_shape(tensor: CapturedTensor, layout: Layout, own: tuple[int, ...]) -
 class TensorRecorder:
     """Folds and writes the rows of one tensor, one batch after the other."""
 
-    def __init__(self, folder: Path, tensor: CapturedTensor, layout: Layout, group_bytes: int | None) -> None:
+    def __init__(self, folder: Path, tensor: CapturedTensor, layout: Layout, *, keep_raw: bool) -> None:
         self.statistics = TensorFold(tensor, layout.axis)
         self._folder = folder
         self._layout = layout
-        self._group_bytes = group_bytes
+        self._keep_raw = keep_raw
         self._writer: CaptureWriter | None = None
 
     def record(self, parts: Sequence[Rows], scratch: CountScratch) -> list[pl.DataFrame]:
@@ -88,13 +88,14 @@ class TensorRecorder:
             if not self.statistics.is_new(rows):
                 continue
             frames.append(self.statistics.fold(rows, scratch))
-            if self._group_bytes is not None:
-                self._write(rows, self._group_bytes)
+            if self._keep_raw:
+                self.write(rows)
         return frames
 
-    def _write(self, rows: Rows, group_bytes: int) -> None:
+    def write(self, rows: Rows) -> None:
+        """Append rows to the tensor's Parquet file."""
         if self._writer is None:
-            self._writer = CaptureWriter(self._folder, self.statistics.tensor.tensor_id, self._info(rows), group_bytes)
+            self._writer = CaptureWriter(self._folder, self.statistics.tensor.tensor_id, self._info(rows))
         self._writer.append(rows.samples, rows.values)
 
     def _info(self, rows: Rows) -> CaptureInfo:
@@ -109,8 +110,6 @@ class TensorRecorder:
 
     def abandon(self) -> None:
         """Drop the Parquet file."""
-        if self._writer:
-            self._writer.abandon()
         shutil.rmtree(capture_folder(self._folder, self.statistics.tensor.tensor_id), ignore_errors=True)
 
 
@@ -130,10 +129,11 @@ class Recorder:
     def __init__(
         self, folder: Path, tensors: Sequence[CapturedTensor], layouts: Sequence[Layout], *, keep_raw: bool
     ) -> None:
-        group_bytes = row_group_bytes(len(tensors)) if keep_raw else None
         self.seconds = 0.0
         self._folder = folder
-        self._tensors = [TensorRecorder(folder, *pair, group_bytes) for pair in zip(tensors, layouts, strict=True)]
+        self._tensors = [
+            TensorRecorder(folder, *pair, keep_raw=keep_raw) for pair in zip(tensors, layouts, strict=True)
+        ]
         self._samples_folder = folder / "tables" / "samples"
         self._samples = SamplesWriter(self._samples_folder)
         self._scratches = ScratchPool(THREADS)

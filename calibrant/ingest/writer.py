@@ -1,8 +1,10 @@
 """Activations to Parquet, straight from numpy memory; one writer a tensor.
 
-No compression, no dictionary, no statistics: floats of activations gain nothing from them, and the write runs at the speed of memory.
+No compression, no dictionary, no statistics: measured, each costs more than it saves (docs/performance.md).
 """
 
+import base64
+import json
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,38 +14,28 @@ from typing import Final
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from calibrant.errors import ModelError, RunError
 from calibrant.ingest.samples import Array
-from calibrant.stats.captures import CaptureInfo, capture_folder
+from calibrant.stats.captures import PAGES_KEY, CaptureInfo, capture_folder
+from calibrant.stats.parquet_lists import MAGIC, Chunk, Column, RowGroup, footer, list_levels, page_header, plain_bytes
 from calibrant.stats.tables import write_frame
 
-ROW_GROUP_BYTES: Final = 8 * 2**20  # a group is written once it has as many bytes, and split above four times that
-BUFFERED_BYTES: Final = 128 * 2**20  # over all tensors: what may wait for its row group to fill
+ROW_GROUP_BYTES: Final = (
+    8 * 2**20
+)  # a group ends once it has as many bytes; rows that come together are split above four times that
+PAGE_BYTES: Final = 2**30  # a page counts its bytes in 31 bits
 SAMPLE_ROWS: Final = 2**16  # rows of a part of the `samples` table
 SAMPLE_FRAMES: Final = 2**8  # frames that wait; a small frame costs far more memory than its rows
 
 _ELEMENTS: Final = {"float32": pa.float32(), "float16": pa.float16()}
-_PARQUET: Final = {
-    "compression": "none", "use_dictionary": False, "write_statistics": False,
-    "data_page_size": 2**20, "write_batch_size": 2**17,
-}  # fmt: skip
-
-
-def row_group_bytes(tensors: int) -> int:
-    """Return the size at which a tensor's rows are written, so that the waiting rows of all tensors stay bounded."""
-    return min(ROW_GROUP_BYTES, BUFFERED_BYTES // max(tensors, 1))
-
-
-def _element_field(dtype: str) -> pa.Field:
-    return pa.field("element", _ELEMENTS[dtype], nullable=False)
 
 
 def _values_type(info: CaptureInfo) -> pa.DataType:
+    element = pa.field("element", _ELEMENTS[info.dtype], nullable=False)
     if info.shape is None or 0 in info.shape:
-        return pa.large_list(_element_field(info.dtype))
-    return pa.list_(_element_field(info.dtype), int(np.prod(info.shape, dtype=np.int64)))
+        return pa.large_list(element)
+    return pa.list_(element, int(np.prod(info.shape, dtype=np.int64)))
 
 
 def capture_schema(info: CaptureInfo) -> pa.Schema:
@@ -54,50 +46,41 @@ def capture_schema(info: CaptureInfo) -> pa.Schema:
     return pa.schema(fields, metadata=info.to_metadata())
 
 
-def _values_array(rows: Array, kind: pa.DataType) -> pa.Array:
-    """Wrap rows as a list array without copying; offsets are 64 bit, since a batch may pass 2**31 elements."""
-    flat = np.ascontiguousarray(rows).reshape(-1)
-    element = kind.value_type
-    values = pa.Array.from_buffers(element, flat.size, [None, pa.py_buffer(flat)])
-    if pa.types.is_fixed_size_list(kind):
-        return pa.FixedSizeListArray.from_arrays(values, type=kind)
-    size = flat.size // len(rows)
-    offsets = pa.array(np.arange(len(rows) + 1, dtype=np.int64) * size)
-    return pa.LargeListArray.from_arrays(offsets, values, type=kind)
-
-
-def _shape_array(rows: Array, kind: pa.DataType) -> pa.Array:
-    shapes = np.tile(np.array(rows.shape[1:], np.int64), len(rows))
-    offsets = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(rows.ndim - 1)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(shapes), type=kind)
+def _columns(info: CaptureInfo) -> list[Column]:
+    columns = [Column("sample", "int64", is_list=False), Column("values", info.dtype, is_list=True)]
+    return [*columns, Column("shape", "int64", is_list=True)] if info.shape is None else columns
 
 
 class CaptureWriter:
-    """Writes the rows of one tensor; the file is complete after `close`.
+    """Writes the rows of one tensor as they come; the file is complete after `close`.
+
+    Between two calls no file is open, so that a model may have more tensors than a process may have files.
 
     Args:
         folder: the run folder.
         tensor_id: which tensor.
         info: what its metadata says; a given shape makes `values` a fixed-size list.
-        group_bytes: when to write a row group.
     """
 
-    def __init__(self, folder: Path, tensor_id: int, info: CaptureInfo, group_bytes: int) -> None:
+    def __init__(self, folder: Path, tensor_id: int, info: CaptureInfo) -> None:
         self.info = info
-        self._schema = capture_schema(info)
         place = capture_folder(folder, tensor_id)
         place.mkdir(parents=True, exist_ok=True)
-        self._writer = pq.ParquetWriter(place / "part-00000.parquet", self._schema, **_PARQUET)
-        self._group_bytes = group_bytes
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
+        self._path = place / "part-00000.parquet"
+        self._path.write_bytes(MAGIC)
+        self._end = len(MAGIC)
+        self._groups: list[RowGroup] = []
+        self._group = RowGroup()
+        self._samples: list[Array] = []
+        self._shapes: list[Array] = []
+        self._pages: list[tuple[int, int]] | None = []
 
     def append(self, samples: Iterable[int], rows: Array) -> None:
-        """Add samples of equal shape, in order.
+        """Add samples of equal shape, in order; nothing of them is held afterwards.
 
         Args:
             samples: their numbers.
-            rows: shape (n, ...), contiguous; may be reused by the caller after the next batch was appended.
+            rows: shape (n, ...).
 
         Raises:
             ModelError: the shape is another than the model declares.
@@ -108,36 +91,65 @@ class CaptureWriter:
                 "its shape annotations are wrong, export it anew"
             )
             raise ModelError(message)
-        if rows.nbytes < self._group_bytes:
-            rows = rows.copy()  # it waits beyond this batch, whose memory onnxruntime may use again
-        self._waiting.append(self._record_batch(samples, rows))
-        self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= self._group_bytes:
-            self._flush()
+        numbers, contiguous = np.fromiter(samples, np.int64), np.ascontiguousarray(rows)
+        step = max(1, 4 * ROW_GROUP_BYTES // max(1, contiguous[0].nbytes))
+        for start in range(0, len(contiguous), step):
+            self._add(numbers[start : start + step], contiguous[start : start + step])
 
-    def _record_batch(self, samples: Iterable[int], rows: Array) -> pa.RecordBatch:
-        arrays = [pa.array(np.fromiter(samples, np.int64)), _values_array(rows, self._schema.field("values").type)]
-        if self.info.shape is None:
-            arrays.append(_shape_array(rows, self._schema.field("shape").type))
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+    def _add(self, numbers: Array, rows: Array) -> None:
+        if rows[0].nbytes > PAGE_BYTES:
+            self._add_long(rows[0])
+        else:
+            self._add_page("values", rows.size // len(rows), len(rows), rows)
+        self._group.rows += len(rows)
+        self._samples.append(numbers)
+        self._shapes.append(np.tile(np.array(rows.shape[1:], np.int64), (len(rows), 1)))
+        if self._group.chunks["values"].size >= ROW_GROUP_BYTES:
+            self._end_group()
 
-    def _flush(self) -> None:
-        if not self._waiting:
+    def _add_long(self, row: Array) -> None:
+        """Write a row that no page can hold, in several."""
+        self._pages = None  # whoever reads whole rows page by page has to read this file otherwise
+        flat, step = row.reshape(-1), PAGE_BYTES // row.itemsize
+        for start in range(0, flat.size, step):
+            part = flat[start : start + step]
+            self._add_page("values", part.size, 1, part, continues=start > 0)
+
+    def _add_page(self, column: str, length: int, rows: int, numbers: Array, *, continues: bool = False) -> None:
+        self._write(column, rows * max(length, 1), list_levels(rows, length, continues=continues), numbers)
+        if column == "values" and self._pages is not None:
+            self._pages.append((self._end - numbers.nbytes, rows))
+
+    def _write(self, column: str, entries: int, levels: bytes, numbers: Array) -> None:
+        header = page_header(entries, len(levels) + numbers.nbytes)
+        with self._path.open("ab") as file:
+            file.write(header + levels)
+            file.write(plain_bytes(numbers))
+        chunk = self._group.chunks.setdefault(column, Chunk(self._end))
+        chunk.size += len(header) + len(levels) + numbers.nbytes
+        chunk.entries += entries
+        self._end += len(header) + len(levels) + numbers.nbytes
+
+    def _end_group(self) -> None:
+        """Write what belongs to each row beside its values, behind them."""
+        if not self._group.rows:
             return
-        table = pa.Table.from_batches(self._waiting, self._schema)
-        bytes_a_row = max(1, self._waiting_bytes // table.num_rows)
-        self._writer.write_table(table, row_group_size=max(1, 4 * ROW_GROUP_BYTES // bytes_a_row))
-        self._waiting, self._waiting_bytes = [], 0
+        self._write("sample", self._group.rows, b"", np.concatenate(self._samples))
+        if self.info.shape is None:
+            for shapes in self._shapes:
+                self._add_page("shape", shapes.shape[1], len(shapes), shapes)
+        self._groups.append(self._group)
+        self._group, self._samples, self._shapes = RowGroup(), [], []
 
     def close(self) -> None:
         """Write what waits and finish the file."""
-        self._flush()
-        self._writer.close()
-
-    def abandon(self) -> None:
-        """Let go of an unfinished file."""
-        self._waiting = []
-        self._writer.close()
+        self._end_group()
+        arrow = base64.b64encode(capture_schema(self.info).serialize().to_pybytes())
+        metadata = {**self.info.to_metadata(), b"ARROW:schema": arrow}
+        if self._pages is not None:
+            metadata[PAGES_KEY] = json.dumps(self._pages).encode()
+        with self._path.open("ab") as file:
+            file.write(footer(_columns(self.info), self._groups, metadata))
 
 
 class SamplesWriter:

@@ -20,6 +20,9 @@ from calibrant.errors import RunError
 Array = npt.NDArray[Any]
 
 CONSTANT_SAMPLE: Final = -1  # the `sample` of a tensor that is counted once because it is the same for all
+PAGES_KEY: Final = (
+    b"calibrant.pages"  # where the values of whole rows lie: (offset of the first number, rows), in order
+)
 _METADATA_KEY: Final = b"calibrant.capture"
 
 
@@ -117,29 +120,60 @@ def _group_rows(table: pa.Table, info: CaptureInfo) -> Iterator[tuple[Array, Arr
             offset += size
 
 
+def _read_groups(file: pq.ParquetFile, info: CaptureInfo) -> Iterator[tuple[Array, Array]]:
+    for group in range(file.num_row_groups):
+        yield from _group_rows(file.read_row_group(group), info)
+
+
+def _read_pages(
+    path: Path, file: pq.ParquetFile, info: CaptureInfo, pages: list[list[int]]
+) -> Iterator[tuple[Array, Array]]:
+    """Yield rows from where their numbers lie in the file: nothing has to be decoded."""
+    table = file.read(columns=["sample"] if info.shape is not None else ["sample", "shape.list.element"])
+    samples = table["sample"].to_numpy()
+    shapes = None if info.shape is not None else table["shape"]
+    first = 0
+    for offset, rows in pages:
+        own = info.shape if shapes is None else tuple(shapes[first].as_py())
+        count = rows * int(np.prod(own or (), dtype=np.int64))
+        values = np.fromfile(path, info.dtype, count, offset=offset)
+        if values.size < count:
+            message = f"ends at {offset + values.nbytes} bytes inside a page"
+            raise OSError(message)
+        yield samples[first : first + rows], values.reshape(rows, *(own or ()))
+        first += rows
+
+
+def _read_file(path: Path, file: pq.ParquetFile) -> Iterator[tuple[Array, Array]]:
+    metadata = file.schema_arrow.metadata
+    info = CaptureInfo.from_metadata(metadata, path)
+    pages = file.metadata.metadata.get(PAGES_KEY)
+    if pages is None:
+        yield from _read_groups(file, info)
+    else:
+        yield from _read_pages(path, file, info, json.loads(pages))
+
+
 def read_capture_rows(folder: Path, tensor_id: int) -> Iterator[tuple[Array, Array]]:
-    """Yield (sample numbers, rows) of a tensor, a row group at a time.
+    """Yield (sample numbers, rows) of a tensor, some neighbours at a time.
 
     Args:
         folder: the run folder.
         tensor_id: which tensor.
 
     Yields:
-        sample numbers, shape (n,), int64, and rows, shape (n, ...): read-only views of own arrays, stacked.
+        sample numbers, shape (n,), int64, and rows, shape (n, ...): own arrays, stacked; at most 32 MB, or one row.
 
     Raises:
         RunError: there are no captures, or they are damaged.
     """
     for path in _parts(folder, tensor_id):
         with _open(path) as file:
-            info = CaptureInfo.from_metadata(file.schema_arrow.metadata, path)
-            for group in range(file.num_row_groups):
-                try:
-                    table = file.read_row_group(group)
-                except (pa.ArrowException, OSError) as error:
-                    message = f"{path}: row group {group} cannot be read ({error}); capture the run again"
-                    raise RunError(message) from error
-                yield from _group_rows(table, info)
+            try:
+                yield from _read_file(path, file)
+            except (pa.ArrowException, OSError) as error:
+                message = f"{path}: cannot be read as Parquet ({error}); capture the run again"
+                raise RunError(message) from error
 
 
 def read_captures(folder: Path, tensor_id: int) -> Iterator[tuple[int, Array]]:
@@ -151,7 +185,7 @@ def read_captures(folder: Path, tensor_id: int) -> Iterator[tuple[int, Array]]:
 
     Yields:
         the sample's number (-1 where the tensor is the same for all) and its own array: the model's rank, batch axis 1;
-        a read-only view.
+        a view.
 
     Raises:
         RunError: only statistics were kept, or a file is damaged.
