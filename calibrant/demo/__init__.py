@@ -143,7 +143,7 @@ def show_demo(result: DemoResult) -> None:
     print_line("fp32 accuracy", f"{result.fp32_accuracy:.4f}")
     print_line("int8 accuracy", f"{result.int8_accuracy:.4f}")
     print_line("output SQNR", f"{result.sqnr_db:.1f} dB")
-    worst = run_report(result.run).head(_WORST)
+    worst = run_report(result.run, "layers").head(_WORST)
     columns = ("layer", "op_type", "sqnr_db", "data_db", "weight_db", "clip_rate", "scale", "offset")
     print_table(worst.select(columns), f"The {_WORST} layers that quantize worst")
     stages = {stage: seconds for stage, seconds in result.seconds.items() if "." not in stage}
