@@ -5,7 +5,7 @@ flat, in C order) and, where the shape varies, ``shape``. A tensor that is the s
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -126,40 +126,46 @@ def _read_groups(file: pq.ParquetFile, info: CaptureInfo) -> Iterator[tuple[Arra
 
 
 def _read_pages(
-    path: Path, file: pq.ParquetFile, info: CaptureInfo, pages: list[list[int]]
+    path: Path, file: pq.ParquetFile, info: CaptureInfo, pages: list[list[int]], wanted: Collection[int] | None
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield rows from where their numbers lie in the file: nothing has to be decoded."""
+    """Yield rows from where their numbers lie in the file: nothing has to be decoded, and pages without wanted samples not be read."""
     table = file.read(columns=["sample"] if info.shape is not None else ["sample", "shape.list.element"])
     samples = table["sample"].to_numpy()
     shapes = None if info.shape is not None else table["shape"]
     first = 0
     for offset, rows in pages:
+        numbers = samples[first : first + rows]
         own = info.shape if shapes is None else tuple(shapes[first].as_py())
+        first += rows
+        if wanted is not None and not np.isin(numbers, [*wanted, CONSTANT_SAMPLE]).any():
+            continue
         count = rows * int(np.prod(own or (), dtype=np.int64))
         values = np.fromfile(path, info.dtype, count, offset=offset)
         if values.size < count:
             message = f"ends at {offset + values.nbytes} bytes inside a page"
             raise OSError(message)
-        yield samples[first : first + rows], values.reshape(rows, *(own or ()))
-        first += rows
+        yield numbers, values.reshape(rows, *(own or ()))
 
 
-def _read_file(path: Path, file: pq.ParquetFile) -> Iterator[tuple[Array, Array]]:
+def _read_file(path: Path, file: pq.ParquetFile, wanted: Collection[int] | None) -> Iterator[tuple[Array, Array]]:
     metadata = file.schema_arrow.metadata
     info = CaptureInfo.from_metadata(metadata, path)
     pages = file.metadata.metadata.get(PAGES_KEY)
     if pages is None:
         yield from _read_groups(file, info)
     else:
-        yield from _read_pages(path, file, info, json.loads(pages))
+        yield from _read_pages(path, file, info, json.loads(pages), wanted)
 
 
-def read_capture_rows(folder: Path, tensor_id: int) -> Iterator[tuple[Array, Array]]:
+def read_capture_rows(
+    folder: Path, tensor_id: int, wanted: Collection[int] | None = None
+) -> Iterator[tuple[Array, Array]]:
     """Yield (sample numbers, rows) of a tensor, some neighbours at a time.
 
     Args:
         folder: the run folder.
         tensor_id: which tensor.
+        wanted: numbers of samples; neighbours without any of them may be left out. None: all are read.
 
     Yields:
         sample numbers, shape (n,), int64, and rows, shape (n, ...): own arrays, stacked; at most 32 MB, or one row.
@@ -170,7 +176,7 @@ def read_capture_rows(folder: Path, tensor_id: int) -> Iterator[tuple[Array, Arr
     for path in _parts(folder, tensor_id):
         with _open(path) as file:
             try:
-                yield from _read_file(path, file)
+                yield from _read_file(path, file, wanted)
             except (pa.ArrowException, OSError) as error:
                 message = f"{path}: cannot be read as Parquet ({error}); capture the run again"
                 raise RunError(message) from error
