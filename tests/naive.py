@@ -160,8 +160,31 @@ def ordered_sum(values: Sequence[float]) -> float:
     return total
 
 
-def moments(array: np.ndarray) -> Moments:
-    """What the table of samples says of one sample; sums in element order over the finite values."""
+def run_sum(values: Sequence[float]) -> float:
+    """Sum neighbours in sixteen lanes (value i in lane i % 16, each lane in order), then the lanes by halves; not finite is zero."""
+    lanes = [0.0] * 16
+    for i, value in enumerate(values):
+        lanes[i % 16] += value if math.isfinite(value) else 0.0
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = [lanes[j] + lanes[j + half] for j in range(half)]
+    return lanes[0]
+
+
+def channel_sums(sample: np.ndarray, axis: int | None, power: int) -> list[float]:
+    """The sum of each channel of a sample (one channel where there is no axis): its runs of neighbours one after the other."""
+    if axis is None:
+        return [run_sum([value**power for value in sample.astype(F32).ravel().tolist()])]
+    last = axis % sample.ndim
+    runs = sample.astype(F32).reshape(math.prod(sample.shape[:last]), sample.shape[last], -1)
+    return [
+        ordered_sum([run_sum([value**power for value in runs[outer, channel].tolist()]) for outer in range(len(runs))])
+        for channel in range(runs.shape[1])
+    ]
+
+
+def moments(array: np.ndarray, axis: int | None = None) -> Moments:
+    """What the table of samples says of one sample; its sums add the sums of its channels, one after the other."""
     everything, finite = array.astype(F32).ravel().tolist(), finite_values(array)
     return Moments(
         n=len(everything),
@@ -170,14 +193,15 @@ def moments(array: np.ndarray) -> Moments:
         n_inf=sum(math.isinf(value) for value in everything),
         minimum=min(finite, default=math.nan),
         maximum=max(finite, default=math.nan),
-        total=ordered_sum(finite),
-        total_squares=ordered_sum([value * value for value in finite]),
+        total=ordered_sum(channel_sums(array, axis, 1)),
+        total_squares=ordered_sum(channel_sums(array, axis, 2)),
     )
 
 
 def channel_moments(samples: Sequence[np.ndarray], axis: int) -> list[Moments]:
     """Moments of each channel over all samples; the samples' sums are added exactly and rounded once."""
     rows = []
+    sums, squares = ([channel_sums(sample, axis, power) for sample in samples] for power in (1, 2))
     for channel in range(samples[0].shape[axis]):
         parts = [moments(np.take(sample, channel, axis=axis)) for sample in samples]
         rows.append(
@@ -188,8 +212,8 @@ def channel_moments(samples: Sequence[np.ndarray], axis: int) -> list[Moments]:
                 n_inf=sum(part.n_inf for part in parts),
                 minimum=min((part.minimum for part in parts if not math.isnan(part.minimum)), default=math.nan),
                 maximum=max((part.maximum for part in parts if not math.isnan(part.maximum)), default=math.nan),
-                total=exact_sum([part.total for part in parts]),
-                total_squares=exact_sum([part.total_squares for part in parts]),
+                total=exact_sum([sample[channel] for sample in sums]),
+                total_squares=exact_sum([sample[channel] for sample in squares]),
             )
         )
     return rows

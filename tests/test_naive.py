@@ -100,6 +100,8 @@ def test_sums():
     values = [1e16, 1.0, -1e16, 1.0]
     assert naive.ordered_sum(values) == 1.0  # the first 1.0 is lost
     assert naive.exact_sum(values) == 2.0
+    assert naive.run_sum(values * 5) == 10.0  # lanes 0, 4, 8, 12 take 1e16, lanes 2, 6, 10, 14 its opposite
+    assert naive.run_sum([1e16, *[0.0] * 7, 1.0, *[0.0] * 7, -1e16]) == 1.0  # lane 0 first, lane 8 to it at the end
     assert naive.exact_sum([0.1] * 10) == math.fsum([0.1] * 10) == 1.0
     assert naive.exact_sum([1e308, 1e308]) == math.inf
     assert naive.exact_sum([5e-324, -5e-324, -1e-320]) == -1e-320

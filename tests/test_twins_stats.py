@@ -278,14 +278,28 @@ def sample_rows(frame: pl.DataFrame) -> list[tuple]:
     return frame.select("sample", "n", "n_zero", "n_nan", "n_inf", "min", "max", "sum", "sum_sq").rows()
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1])
 @pytest.mark.parametrize("name", ALL)
-def test_sample_rows_equal_twin(name):
-    batch = batch_of(name)
-    frame = TensorStatistics(4, channel_axis=None).update(batch, range(10, 16))
+def test_sample_rows_equal_twin(name, axis):
+    batch = np.resize(dataset(name).ravel(), (6, 3, 39))  # two whole rounds of the lanes and a rest
+    frame = TensorStatistics(4, channel_axis=None if axis is None else axis + 1).update(batch, range(10, 16))
     assert frame["tensor_id"].to_list() == [4] * 6
     for row, sample in zip(sample_rows(frame), batch, strict=True):
-        assert all(same(got, truth) for got, truth in zip(row[1:], naive.moments(sample), strict=True)), (row, name)
+        expected = naive.moments(sample, axis)
+        assert all(same(got, truth) for got, truth in zip(row[1:], expected, strict=True)), (row, name)
     assert frame["sample"].to_list() == list(range(10, 16))
+
+
+@pytest.mark.parametrize("count", [*range(1, 36), 159, 160, 161])
+def test_runs_of_every_length_fold_as_their_twin(count):
+    """Values of very different size, so that another order of addition is seen."""
+    values = np.random.default_rng(count).standard_cauchy((2, 2, count)).astype(F32)
+    if count > 3:
+        values[0, 1, [0, count // 2, count - 1]] = np.nan, np.inf, -np.inf
+    frame = TensorStatistics(4, channel_axis=1).update(values, range(2))
+    for row, sample in zip(sample_rows(frame), values, strict=True):
+        expected = naive.moments(sample, 0)
+        assert all(same(got, truth) for got, truth in zip(row[1:], expected, strict=True)), row
 
 
 @pytest.mark.parametrize("axis", [1, -1])

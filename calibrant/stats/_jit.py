@@ -17,6 +17,7 @@ from llvmlite import ir  # type: ignore[import-untyped]  # comes with numba, shi
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+types: Any = numba.types
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -97,5 +98,34 @@ def _no_prefetch(array: Any, index: Any) -> None:
     """Stand in for `prefetch` where kernels run as plain Python."""
 
 
+def emitted(describe: Callable[..., Any], plain: Callable[..., Any]) -> Any:
+    """Return a function for kernels whose machine code is written out, since no loop would compile to it.
+
+    Args:
+        describe: as numba's `intrinsic` takes it: ``(typing context, argument types) -> (signature, emitter)``.
+        plain: the same in Python, used where kernels run as plain Python.
+    """
+    return plain if numba.config.DISABLE_JIT else intrinsic(describe)  # type: ignore[attr-defined]
+
+
 # Within kernels: prefetch(array, index) asks for the memory of an element of a contiguous array before it is needed.
-prefetch: Any = _no_prefetch if numba.config.DISABLE_JIT else intrinsic(_prefetch)  # type: ignore[attr-defined]
+prefetch: Any = emitted(_prefetch, _no_prefetch)
+
+
+def _emit_fused(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Emit ``llvm.fma``: one instruction where the machine has it, a library call elsewhere; rounded once either way."""
+    return builder.fma(*arguments)
+
+
+def _fused(typing_context: Any, factor: Any, other: Any, addend: Any) -> Any:
+    """Describe `fused_multiply_add` to numba: three numbers of one float type -> one of it."""
+    return factor(factor, factor, factor), _emit_fused
+
+
+def _fused_in_python(factor: Any, other: Any, addend: Any) -> Any:
+    """Stand in for `fused_multiply_add` on float32, whose products are exact in float64."""
+    return type(factor)(float(factor) * float(other) + float(addend))
+
+
+# Within kernels: factor * other + addend, rounded once, for three numbers of one float type.
+fused_multiply_add: Any = emitted(_fused, _fused_in_python)

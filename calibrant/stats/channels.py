@@ -1,7 +1,7 @@
 """Sums and extremes of samples and channels, folded in a way that no grouping changes.
 
-A sample is folded by itself: float64 sums in element order. Channels then add the samples' sums exactly (`ExactSums`), so
-batch size, order and merge tree leave no trace. Only finite values count for sums and extremes.
+A sample is folded by itself: float64 sums in an order that its shape alone decides (docs/algorithms.md 15). Channels then add the
+samples' sums exactly (`ExactSums`), so batch size, order and merge tree leave no trace. Only finite values count for sums and extremes.
 """
 
 from typing import Final, NamedTuple, Self
@@ -11,7 +11,8 @@ import numpy.typing as npt
 import polars as pl
 
 from calibrant.errors import MergeError
-from calibrant.stats import _kernels
+from calibrant.stats import _fold_kernels
+from calibrant.stats._orders import INFINITY_ORDER, order_values
 from calibrant.stats.exact_sums import ExactSums
 
 Float32Array = npt.NDArray[np.float32]
@@ -31,7 +32,7 @@ class SampleFold(NamedTuple):
         n_inf: shape (N,).
         minimum: shape (N,), NaN where no value is finite.
         maximum: shape (N,).
-        total: shape (N,), sum of the finite values in element order.
+        total: shape (N,), sum of the finite values: the channels' sums added in order.
         total_squares: shape (N,), sum of their squares.
         channel_totals: shape (N, C), sum of each channel of each sample.
         channel_squares: shape (N, C).
@@ -62,10 +63,13 @@ def fold_samples(blocks: Float32Array) -> SampleFold:
     samples, _, channels, _ = blocks.shape
     counts, ranges, reals = np.zeros((samples, 3), np.int64), np.zeros((samples, 2), np.int32), np.zeros((samples, 2))
     totals, squares = np.zeros((samples, channels)), np.zeros((samples, channels))
-    least = np.full(channels, _kernels.INFINITY_ORDER, np.int32)
-    greatest = np.full(channels, ~_kernels.INFINITY_ORDER, np.int32)
-    _kernels.fold_samples(blocks, blocks.view(np.uint32), counts, ranges, reals, totals, squares, least, greatest)
-    extremes = _kernels.order_values(ranges.reshape(-1)).reshape(samples, 2)
+    least = np.full(channels, INFINITY_ORDER, np.int32)
+    greatest = np.full(channels, ~INFINITY_ORDER, np.int32)
+    values = blocks.reshape(-1)
+    _fold_kernels.fold_samples(
+        values, values.view(np.uint32), blocks.shape, counts, ranges, reals, totals, squares, least, greatest
+    )
+    extremes = order_values(ranges.reshape(-1)).reshape(samples, 2)
     extremes[np.isinf(extremes)] = np.nan
     return SampleFold(
         counts[:, 0],
@@ -77,8 +81,8 @@ def fold_samples(blocks: Float32Array) -> SampleFold:
         reals[:, 1],
         totals,
         squares,
-        _kernels.order_values(least),
-        _kernels.order_values(greatest),
+        order_values(least),
+        order_values(greatest),
     )
 
 

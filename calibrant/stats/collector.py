@@ -55,7 +55,7 @@ class TensorStatistics:
             scratch: the calling thread's counting table; made when needed.
 
         Returns:
-            The rows of the `samples` table for these samples. Sums are float64, in element order, over finite values;
+            The rows of the `samples` table for these samples. Sums are float64 over finite values, in the order of `fold_samples`;
             min and max are null where no value is finite.
 
         Raises:

@@ -97,7 +97,7 @@ def _check(shape: Sequence[int], op_type: str, groups: int) -> None:
 def weight_frame(layer_id: int, rows: FloatArray) -> pl.DataFrame:
     """Return the rows of the `weights` table for one layer.
 
-    Sums are float64 in element order, over finite values.
+    Sums are float64 over finite values, in the order of `fold_samples`.
 
     Args:
         layer_id: the layer's number in the run.
