@@ -5,31 +5,21 @@ The record lists the layers; layers that it does not name stay in float.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from calibrant.export.files import ExportedFiles, write_export
 from calibrant.export.quantized_layer import QuantizedLayer
-from calibrant.export.quantized_tensor import QuantizedTensor
 from calibrant.export.record_layers import check_record, fusion_skips, layers_of_record
 from calibrant.export.record_tensors import tensors_of_record
 from calibrant.export.record_weights import weights_of_record
-from calibrant.export.weight_only import WeightOnlyForm, WeightOnlyLayer
-from calibrant.ingest.layers import layer_rows_of
+from calibrant.export.weight_only import WeightOnlyForm
+from calibrant.given_scales import Exported, given_config_text
 from calibrant.ingest.model import PreparedModel, initializer_value, prepare_model
-from calibrant.proto.json_config import format_json_config
 from calibrant.proto.record import RecordEntry, RecordFile, read_record_file
-from calibrant.proto.settings import IfmrSettings
-from calibrant.proto.simple_config import QuantConfig
-from calibrant.quantizers.half_factors import FORCED
-from calibrant.quantizers.layer_plan import LayerPlan, TensorPlan
-from calibrant.quantizers.layer_settings import data_plan
-from calibrant.quantizers.plan import json_config, resolve_plan
 from calibrant.stats.events import Event
 
 PathLike = str | os.PathLike[str]
 Notice = Callable[[Event], None]
-Exported = QuantizedLayer | WeightOnlyLayer
 
 
 def export_record(
@@ -81,7 +71,7 @@ def export_record(
     for event in (*prepared.events, *_events(file, prepared, [*quantized, *alone]), *warnings):
         if notice is not None:
             notice(event)
-    text = _config_text(prepared, [*quantized, *alone], tensors, do_fusion=do_fusion, skips=skips)
+    text = given_config_text(prepared, [*quantized, *alone], tensors, do_fusion=do_fusion, skips=skips)
     return write_export(
         prepared, quantized, os.fspath(prefix), text, tensors, weight_only=alone, weight_only_form=weight_only_form
     )
@@ -138,52 +128,6 @@ def _in_float(prepared: PreparedModel, quantized: Sequence[Exported]) -> list[Ev
     return [
         Event("export", "info", f"{len(left)} layers stay in float, since the record has no scales for them: {shown}")
     ]
-
-
-def _config_text(
-    prepared: PreparedModel,
-    quantized: Sequence[Exported],
-    tensors: Sequence[QuantizedTensor],
-    *,
-    do_fusion: bool,
-    skips: tuple[str, ...],
-) -> str:
-    offset = any(item.offset_d for item in quantized if isinstance(item, QuantizedLayer)) or any(
-        tensor.offset_d for tensor in tensors
-    )
-    forced = any(item.half_factors for item in quantized if isinstance(item, QuantizedLayer))
-    config = QuantConfig(
-        do_fusion=do_fusion, skip_fusion_layers=skips, activation_offset=offset,
-        fakequant_precision_mode=FORCED if forced else None,
-    )  # fmt: skip
-    plan = resolve_plan(config, layer_rows_of(prepared, None))
-    by_id = {item.layer.layer_id: item for item in quantized}
-    rows = tuple(_planned(row, by_id.get(row.layer_id)) for row in plan.rows)
-    return format_json_config(
-        json_config(config, replace(plan, rows=rows, tensors=tuple(map(_planned_tensor, tensors))))
-    )
-
-
-def _planned_tensor(tensor: QuantizedTensor) -> TensorPlan:
-    data = data_plan(IfmrSettings(), tensor.data_bits, asymmetric=tensor.offset_d != 0)
-    return TensorPlan(tensor.node, "", tensor.input_index, data, "record", "record")
-
-
-def _planned(row: LayerPlan, quantized: Exported | None) -> LayerPlan:
-    if quantized is None:
-        return replace(row, enabled=False)
-    per_channel = quantized.scale_w.size > 1 or (row.weight.channel_wise and quantized.layer.channels_out == 1)
-    weight = replace(row.weight, bits=quantized.weight_bits, channel_wise=per_channel)
-    row = replace(row, enabled=True, weight=weight)
-    return _planned_data(row, quantized) if isinstance(quantized, QuantizedLayer) else row
-
-
-def _planned_data(row: LayerPlan, quantized: QuantizedLayer) -> LayerPlan:
-    data = replace(row.data, bits=quantized.data_bits, asymmetric=quantized.offset_d != 0)
-    if not quantized.cluster:
-        return replace(row, data=data)
-    steps = len(quantized.cluster)
-    return replace(row, data=data, weight=replace(row.weight, algorithm="nuq", num_steps=steps, num_of_iteration=1))
 
 
 __all__ = ["Notice", "export_record"]

@@ -1,0 +1,53 @@
+"""The commands of models that were trained for quantization: convert-qat, and qat advise.
+
+stdout carries data, stderr notes and errors.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant.cli.options import FixInput, MatmulPerChannel, Output, TableFormat, fixed_inputs
+from calibrant.cli.results import print_paths
+
+
+def convert_qat(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="An ONNX model with QuantizeLinear and DequantizeLinear.", show_default=False
+        ),
+    ],
+    prefix: Annotated[str, typer.Option(help="Path prefix of the exported files.", show_default=False)],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Samples to verify on: a .npz file or a folder of .npy files. [default: random ones]"),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="How many samples to verify on.")] = 4,
+    fix_input: FixInput = None,
+    matmul_per_channel: MatmulPerChannel = False,
+    form: TableFormat = "table",
+    output: Output = None,
+) -> None:
+    """Turn a QDQ model from anywhere into both models for Ascend, with its own scales, and verify them.
+
+    Example: calibrant convert-qat qat.onnx --prefix out/qat --data samples.npz
+    """
+    from calibrant import qat_conversion
+    from calibrant.console import print_frame, print_line, print_note, progress_bar
+
+    with progress_bar() as progress:
+        done = qat_conversion.convert_qat(
+            model, prefix=prefix, data=data, samples=samples, fix_input=fixed_inputs(fix_input),
+            matmul_per_channel=matmul_per_channel, progress=progress,
+            notice=lambda event: print_note(event.severity, event.layer, event.message),
+        )  # fmt: skip
+    print_frame(done.layers, form, output)
+    if form != "table" and output is None:
+        return  # stdout is a file of rows, which other lines would spoil
+    print_paths(done.files)
+    if done.report is not None:
+        print_line("verified", done.report.summary())
+    if done.source_sqnr_db is not None:
+        print_line("source_sqnr_db", f"{done.source_sqnr_db:.1f}")

@@ -1,0 +1,67 @@
+"""Load a model with QuantizeLinear and DequantizeLinear and bring it to the form of every prepared model, without the pairs."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from calibrant.ingest.describe import SOURCE_HASH, describe_model
+from calibrant.ingest.passes import cleanup, fix_input, names, parameters
+from calibrant.ingest.prepared import PreparedModel
+from calibrant.ingest.qdq.operators import refuse_operators
+from calibrant.ingest.qdq.strip import Stripped, strip_pairs
+from calibrant.ingest.source import hash_model, read_model, reading
+from calibrant.stats.events import Event
+
+
+class QdqModel(NamedTuple):
+    """A model whose pairs were taken out.
+
+    Attributes:
+        prepared: the float model that is left; its weights and biases are the dequantized ones.
+        stripped: what stood on its inputs.
+    """
+
+    prepared: PreparedModel
+    stripped: Stripped
+
+
+def prepare_qdq_model(path: Path, *, fix_input: Mapping[str, str] | None = None) -> QdqModel:
+    """Read a model that was quantized elsewhere and take its pairs out.
+
+    BatchNormalization is not fused: that would move the scales of the weights before it.
+
+    Args:
+        path: the .onnx file; external data lies beside it.
+        fix_input: input name -> text of the value it is fixed at.
+
+    Raises:
+        ModelError: the file is no such model, holds quantized operators, or nothing in it can be quantized on Ascend.
+    """
+    with reading(path):
+        model = read_model(path)
+        source_hash = hash_model(path, model)
+        events, stripped = _normalise(model, fix_input or {})
+        model.metadata_props[SOURCE_HASH] = source_hash
+        prepared, found = describe_model(model)
+    return QdqModel(replace(prepared, events=(*events, *stripped.events, *found)), stripped)
+
+
+def _normalise(model: ir.Model, fixed: Mapping[str, str]) -> tuple[list[Event], Stripped]:
+    cleanup.inline_functions(model)
+    names.name_nodes(model)
+    cleanup.lift_constants(model)
+    events = fix_input.fix_inputs(model, fixed)
+    refuse_operators(model)
+    cleanup.remove_identities(model.graph)
+    cleanup.infer_shapes(model)
+    stripped = strip_pairs(model)
+    parameters.fold_parameters(model.graph)
+    cleanup.remove_unused(model)
+    cleanup.infer_shapes(model)
+    events += parameters.own_parameters(model)
+    parameters.normalise_products(model)
+    cleanup.remove_unused(model)
+    return events, stripped

@@ -1,0 +1,335 @@
+"""Take QuantizeLinear and DequantizeLinear out of a graph: the float model that is left, and what stood on each input.
+
+Values stay what they were as far as the pairs that are handed back are put on those inputs again: a constant becomes its float
+values; a pair that int8 with one scale cannot express becomes plain float operators, or is left out with a warning.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import onnx_ir as ir
+
+from calibrant.errors import ModelError
+from calibrant.ingest.passes.constants import Array, ConstantValues, initializer_tensor, make_initializer
+from calibrant.ingest.passes.names import UniqueNames, names_of_values
+from calibrant.ingest.qdq.constants import BiasCodes, DequantizedConstants, WeightScales
+from calibrant.ingest.qdq.grids import DEQUANTIZE, QUANTIZE, RANGES, DataGrid, Grid, is_pair_node, read_grid
+from calibrant.stats.events import Event
+
+Slot = tuple[str, int]  # node name and input
+_PLAIN_OPSET: Final = 11  # Round exists, and Clip takes its limits as inputs, from here on
+
+
+@dataclass
+class Stripped:
+    """What stood in a graph before its pairs were taken out.
+
+    Attributes:
+        data: the pair on each input of a node.
+        given: inputs of nodes that int8 or uint8 codes of the source model reach through a DequantizeLinear alone.
+        weights: scales of each layer's weight, by layer name.
+        biases: int32 codes on each input.
+        refused: why no int8 data stands on an input that the source quantizes, by input.
+        transposed: Gemm layers whose weight is stored with transB = 1, as `weights` describes it.
+        outputs: Identity nodes before outputs of the model that are codes: their grids.
+        events: what a person should know.
+    """
+
+    data: dict[Slot, DataGrid] = field(default_factory=dict)
+    given: dict[Slot, DataGrid] = field(default_factory=dict)
+    weights: dict[str, WeightScales] = field(default_factory=dict)
+    biases: dict[Slot, BiasCodes] = field(default_factory=dict)
+    refused: dict[Slot, str] = field(default_factory=dict)
+    transposed: set[str] = field(default_factory=set)
+    outputs: dict[str, DataGrid] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+
+
+def strip_pairs(model: ir.Model) -> Stripped:
+    """Take every pair out of the main graph in place.
+
+    The graph must be in topological order, its nodes named and its shapes inferred.
+
+    Raises:
+        ModelError: integer operators between the two nodes of a pair, or scales that are computed.
+    """
+    return _Stripper(model).strip()
+
+
+class _Stripper:
+    def __init__(self, model: ir.Model) -> None:
+        self.graph = model.graph
+        self.names = UniqueNames(
+            names_of_values(model) | {str(node.name) for graph in model.graphs() for node in graph}
+        )
+        self.constants = ConstantValues(model.graph)
+        self.found = Stripped()
+
+    def strip(self) -> Stripped:
+        stored = DequantizedConstants(self.graph, self.constants)
+        self.found.weights.update(stored.weight_scales())
+        self.found.biases.update(stored.biases())
+        self.found.transposed.update(
+            str(node.name)
+            for node in self.graph
+            if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1
+        )
+        for node in [node for node in self.graph if is_pair_node(node, DEQUANTIZE)]:
+            if (constant := stored.codes(node)) is not None:
+                self._fold(node, *constant)
+        for node in [node for node in self.graph if is_pair_node(node, QUANTIZE)]:
+            if node.outputs[0].uses() or node.outputs[0].is_graph_output():
+                self._open(node)
+        for node in [node for node in self.graph if is_pair_node(node, DEQUANTIZE)]:
+            self._give(node)
+        return self.found
+
+    # Constants.
+
+    def _fold(self, node: ir.Node, grid: Grid, codes: Array) -> None:
+        output = node.outputs[0]
+        source = self._source(node)
+        values = grid.dequantize(codes).astype(output.dtype.numpy() if output.dtype is not None else np.float32)
+        wanted = self._freed(source, node) or self.names.take(f"{output.name}.value")
+        self._replace(output, make_initializer(self.graph, wanted, values), str(node.name))
+        self._remove(node)
+
+    def _source(self, node: ir.Node) -> ir.Value | None:
+        """Return the initializer that a DequantizeLinear reads, maybe through a QuantizeLinear of it."""
+        value = node.inputs[0]
+        maker = None if value is None else value.producer()
+        return maker.inputs[0] if maker is not None and is_pair_node(maker, QUANTIZE) else value
+
+    def _freed(self, source: ir.Value | None, node: ir.Node) -> str | None:
+        """Give up the name of codes that nothing else reads, so that the weight keeps it in the exported models."""
+        if source is None or initializer_tensor(source) is None or source.is_graph_output():
+            return None
+        maker = None if node.inputs[0] is None else node.inputs[0].producer()
+        readers = {use.node for use in source.uses()} | {use.node for use in (maker.outputs[0].uses() if maker else ())}
+        if len(readers - {node, maker}) or source.name is None:
+            return None
+        node.replace_input_with(0, None)
+        if maker is not None:
+            self.graph.remove(maker, safe=True)
+        del self.graph.initializers[source.name]
+        return source.name
+
+    # Pairs on data.
+
+    def _open(self, node: ir.Node) -> None:
+        data, codes = node.inputs[0], node.outputs[0]
+        if data is None:
+            message = f"{node.op_type} '{node.name}' reads nothing"
+            raise ModelError(message)
+        grid = read_grid(node, self.constants)
+        for use in list(codes.uses()):
+            if is_pair_node(use.node, DEQUANTIZE) and use.idx == 0:
+                self._close(use.node, data, grid, None)
+            elif (limits := self._limits(use.node, codes)) is not None:
+                for inner in list(use.node.outputs[0].uses()):
+                    self._close(inner.node, data, grid, limits)
+                self._remove(use.node)
+            else:
+                message = (
+                    f"{node.op_type} '{node.name}' feeds {use.node.op_type} '{use.node.name}': integer operators are not converted; "
+                    "export the model with a DequantizeLinear right behind each QuantizeLinear"
+                )
+                raise ModelError(message)
+        if codes.is_graph_output():
+            self._hand_out(node, data, grid)
+        self._remove(node)
+
+    def _limits(self, node: ir.Node, codes: ir.Value) -> tuple[int, int] | None:
+        """Return the ends of a Clip of codes that only DequantizeLinear nodes read, as exporters write 7-bit data."""
+        output = node.outputs[0]
+        read = all(is_pair_node(use.node, DEQUANTIZE) and use.idx == 0 for use in output.uses())
+        if node.op_type != "Clip" or node.domain or node.inputs[0] is not codes or not read or output.is_graph_output():
+            return None
+        ends = [self.constants.array(value) for value in node.inputs[1:3] if value is not None]
+        if len(ends) != 2 or any(one is None for one in ends):
+            return None
+        low, high = (int(one.item()) for one in ends if one is not None)
+        return low, high
+
+    def _close(self, node: ir.Node, data: ir.Value, grid: Grid, limits: tuple[int, int] | None) -> None:
+        """Take a DequantizeLinear out; `grid` is that of the QuantizeLinear before it."""
+        other, output = read_grid(node, self.constants), node.outputs[0]
+        reason = grid.refusal()
+        if reason is None and grid.agrees_with(other):
+            whole = grid.data()
+            kept = whole if limits is None else _narrowed(whole, limits, grid)
+            self._mark(output, self._clipped(data, kept, node), kept, str(node.name))
+        else:
+            reason = (
+                reason
+                or f"its QuantizeLinear '{grid.node}' and DequantizeLinear '{other.node}' have unequal scales or zero points"
+            )
+            self._plain(node, data, grid, other, limits, reason)
+        self._remove(node)
+
+    def _clipped(self, data: ir.Value, grid: DataGrid, node: ir.Node) -> ir.Value:
+        """Clip float data where only a part of the codes is used: the ends are on the grid, so the codes are the same."""
+        if grid.is_whole:
+            return data
+        name, (low, high) = self.names.take(f"{node.name}.clip"), grid.ends
+        return self._chain(name, data, [("Clip", (low, high))], node)
+
+    def _mark(self, old: ir.Value, data: ir.Value, grid: DataGrid, name: str) -> None:
+        """Let the readers of a pair read its data, and write down that the pair stood there."""
+        carried = []
+        for use in list(old.uses()):
+            if use.node.graph is self.graph and not is_pair_node(use.node, QUANTIZE):
+                use.node.replace_input_with(use.idx, data)
+                self.found.data[str(use.node.name), use.idx] = grid
+            else:
+                carried.append(use)
+        if carried or old.is_graph_output():
+            carrier = self._identity(data, name, old)
+            self.found.data[str(carrier.name), 0] = grid
+
+    def _identity(self, data: ir.Value, name: str, old: ir.Value) -> ir.Node:
+        """Add an Identity for what has no node of the main graph to stand before; it takes the rest of `old` over."""
+        output = ir.Value(name=self.names.take(f"{name}.carried"), shape=old.shape, type=old.type)
+        node = ir.Node("", "Identity", [data], outputs=[output], name=self.names.take(f"{name}.carrier"))
+        self.graph.insert_before(_maker(old), node)
+        self._replace(old, output, name)
+        return node
+
+    def _replace(self, old: ir.Value, new: ir.Value, name: str) -> None:
+        """Let every reader of a value read another; an output of the model keeps its name."""
+        for use in list(old.uses()):
+            use.node.replace_input_with(use.idx, new)
+        if not old.is_graph_output():
+            return
+        if new.producer() is None:
+            carrier = ir.Value(name=self.names.take(f"{name}.carried"), shape=old.shape, type=old.type)
+            self.graph.append(
+                ir.Node("", "Identity", [new], outputs=[carrier], name=self.names.take(f"{name}.carrier"))
+            )
+            new = carrier
+        for position, output in enumerate(self.graph.outputs):
+            if output is old:
+                self.graph.outputs[position] = new
+        public, old.name = old.name, self.names.take(f"{name}.replaced")
+        new.name = public
+
+    def _remove(self, node: ir.Node) -> None:
+        if not node.outputs[0].uses():
+            self.graph.remove(node, safe=True)
+
+    # What int8 data cannot express.
+
+    def _plain(
+        self, node: ir.Node, data: ir.Value, grid: Grid, other: Grid, limits: tuple[int, int] | None, reason: str
+    ) -> None:
+        """Put plain operators in the place of a pair, or nothing where there are none for it."""
+        self.found.refused.update({(str(use.node.name), use.idx): reason for use in node.outputs[0].uses()})
+        rank = None if data.shape is None else len(data.shape)
+        spread = [_spread(one, rank) for one in (grid, other)]
+        opset = self.graph.opset_imports.get("", 0)
+        inexact = data.dtype == ir.DataType.FLOAT16 and grid.code_type in ("int16", "uint16")  # float16 counts to 2048
+        if None in spread or opset < _PLAIN_OPSET or inexact:
+            text = f"{reason}; the pair '{grid.node}' is left out, so that values change by its rounding"
+            self.found.events.append(Event("export", "warn", text, str(node.name)))
+            self._replace(node.outputs[0], data, str(node.name))
+            return
+        low, high = limits or RANGES[grid.code_type]
+        (scale, zero), (step, start) = (one for one in spread if one is not None)
+        steps = [
+            ("Div", (scale,)),
+            ("Round", ()),
+            ("Add", (zero,)),
+            ("Clip", (low, high)),
+            ("Sub", (start,)),
+            ("Mul", (step,)),
+        ]
+        text = f"{reason}; the pair '{grid.node}' becomes plain float operators with the same values"
+        self.found.events.append(Event("export", "warn", text, str(node.name)))
+        self._replace(node.outputs[0], self._chain(str(node.name), data, steps, node), str(node.name))
+
+    def _chain(
+        self, prefix: str, data: ir.Value, steps: Sequence[tuple[str, Sequence[object]]], before: ir.Node
+    ) -> ir.Value:
+        """Add a chain of operators with constant operands of the type of `data`; return what it makes."""
+        dtype = np.float32 if data.dtype is None else data.dtype.numpy()
+        for op_type, operands in steps:
+            name = self.names.take(f"{prefix}.{op_type.lower()}")
+            inputs = [
+                make_initializer(self.graph, self.names.take(f"{name}.{slot}"), np.asarray(one, dtype))
+                for slot, one in enumerate(operands)
+            ]
+            output = ir.Value(name=self.names.take(f"{name}.output"), shape=data.shape, type=data.type)
+            node = ir.Node("", op_type, [data, *inputs], outputs=[output], name=name)
+            self.graph.insert_before(before, node)
+            data = output
+        return data
+
+    # Codes at the ends of the model.
+
+    def _hand_out(self, node: ir.Node, data: ir.Value, grid: Grid) -> None:
+        """Put an Identity before an output that is codes."""
+        codes = node.outputs[0]
+        if (reason := grid.refusal()) is not None or not grid.data().is_whole:
+            message = (
+                f"output '{codes.name}' of the model is {grid.code_type} codes of '{node.name}': {reason or 'a part of int8'}; "
+                "end the model with a DequantizeLinear"
+            )
+            raise ModelError(message)
+        carrier = self._identity(data, str(node.name), codes)
+        carrier.outputs[0].type, carrier.outputs[0].shape = data.type or ir.TensorType(ir.DataType.FLOAT), codes.shape
+        self.found.outputs[str(carrier.name)] = grid.data()
+        if grid.code_type != "int8":
+            text = f"output '{codes.name}' was {grid.code_type} codes; in both models it is int8: each code less 128"
+            self.found.events.append(Event("export", "warn", text, str(node.name)))
+
+    def _give(self, node: ir.Node) -> None:
+        """Make plain operators of a DequantizeLinear whose codes come from outside, and remember where they lead."""
+        codes, output, grid = node.inputs[0], node.outputs[0], read_grid(node, self.constants)
+        if (
+            codes is None
+            or not grid.is_integer
+            or (spread := _spread(grid, None if codes.shape is None else len(codes.shape))) is None
+        ):
+            message = f"{node.op_type} '{node.name}' makes floats of computed {grid.code_type} codes; give the model float inputs"
+            raise ModelError(message)
+        kind = output.dtype if output.dtype is not None else ir.DataType.FLOAT
+        made = ir.Value(name=self.names.take(f"{node.name}.cast.output"), shape=codes.shape, type=ir.TensorType(kind))
+        cast = ir.Node(
+            "",
+            "Cast",
+            [codes],
+            [ir.AttrInt64("to", int(kind))],
+            outputs=[made],
+            name=self.names.take(f"{node.name}.cast"),
+        )
+        self.graph.insert_before(node, cast)
+        if grid.refusal() is None:
+            self.found.given.update({(str(use.node.name), use.idx): grid.data() for use in output.uses()})
+        value = self._chain(str(node.name), made, [("Sub", (spread[1],)), ("Mul", (spread[0],))], node)
+        self._replace(output, value, str(node.name))
+        self._remove(node)
+
+
+def _maker(value: ir.Value) -> ir.Node:
+    node = value.producer()
+    if node is None:
+        message = f"value '{value.name}' is made by no node"
+        raise ModelError(message)
+    return node
+
+
+def _narrowed(whole: DataGrid, limits: tuple[int, int], grid: Grid) -> DataGrid:
+    shift = RANGES[grid.code_type][0] - whole.low
+    return DataGrid(whole.scale, whole.offset, max(whole.low, limits[0] - shift), min(whole.high, limits[1] - shift))
+
+
+def _spread(grid: Grid, rank: int | None) -> tuple[Array, Array] | None:
+    """Return scale and zero point so that they broadcast against data of a rank; None where they cannot."""
+    if not grid.is_integer or grid.block_size or (grid.axis is not None and rank is None):
+        return None
+    if grid.axis is None or rank is None:
+        return grid.scale.reshape(()), grid.zero_point.reshape(())
+    shape = [-1 if axis == grid.axis % rank else 1 for axis in range(rank)]
+    return grid.scale.reshape(shape), grid.zero_point.reshape(shape)
