@@ -1,11 +1,13 @@
 """What an export takes from one fit of a run: its layers, tensors and weights with their scales, and AMCT's config.json of it."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import polars as pl
 
+from calibrant.export.files import ExportedFiles, write_export
 from calibrant.export.partial import QuantizedParts, encode_parts
 from calibrant.export.quantized_layer import QuantizedLayer
 from calibrant.export.quantized_tensor import QuantizedTensor, in_order
@@ -69,6 +71,25 @@ def _config(run: Run, fit: str) -> QuantConfig:
     source, dialect = record.config_source or "<options>", cast("Dialect | None", record.config_dialect)
     config = parse_calibration_config(record.config_text, source, dialect=dialect)
     return replace(config, calibrant_matmul_per_channel=True) if record.matmul_per_channel else config
+
+
+def write_fit(
+    run: Run,
+    prepared: PreparedModel,
+    fit: str,
+    prefix: Path | str,
+    weight_only_form: WeightOnlyForm = "dequantize",
+) -> tuple[ExportedFiles, int]:
+    """Write the five files of a fit; return them, and of how many layers the weight alone is quantized.
+
+    Raises:
+        ExportError: the files cannot be written.
+    """
+    layers = quantized_layers(run, prepared, fit)
+    text, tensors = config_text(run, prepared, fit), quantized_tensors(run, prepared, fit)
+    alone = weight_only_layers(run, prepared, fit)
+    files = write_export(prepared, layers, prefix, text, tensors, weight_only=alone, weight_only_form=weight_only_form)
+    return files, len(alone)
 
 
 def config_text(run: Run, prepared: PreparedModel, fit: str) -> str:

@@ -113,12 +113,13 @@ def stats(run: "PathLike | Run", *, progress: Progress = no_progress) -> Run:
     The result equals what the capture wrote, bit for bit.
 
     Raises:
-        RunError: the run kept only statistics.
+        RunError: the run kept only statistics, or the activations of a part of its samples.
     """
     from calibrant.ingest.model import load_prepared
     from calibrant.ingest.recompute import recompute_statistics
 
     opened = open_run(run)
+    opened.require_all_activations("calibrant stats")
     seconds = dict(opened.info.seconds)
     with timed(seconds, "stats"):
         recompute_statistics(opened.path, load_prepared(opened.model_folder), progress)
@@ -150,7 +151,7 @@ def fit(
 
     Raises:
         ConfigError: the configuration is wrong or asks for other fusion options than the run has.
-        RunError: `exact`, or `dmq_balancer`, on a run that kept only statistics.
+        RunError: `exact`, or `dmq_balancer`, on a run that did not keep the activations of all samples.
         RangeError: `strict_amct` and a bias leaves int32; names layer and channel.
 
     Example:
@@ -178,6 +179,8 @@ def _fit(
 
     opened, settings = open_run(run), _with_columns(read_config(config), wanted=matmul_per_channel)
     _check_fit_name(name)
+    if exact:
+        opened.require_all_activations("fit --exact")
     _check_fusion(opened, settings, given=config is not None)
     seconds = dict(opened.info.seconds)
     with timed(seconds, "fit"):
@@ -188,7 +191,7 @@ def _fit(
         *_batch_num_event(opened, settings),
         *result.events,
     ]
-    opened.replace_events(["fit"], name, events)
+    opened.replace_events(["fit", "evaluate"], name, events)
     text = settings.text or canonical_text(settings)
     record = FitRecord(
         config_source=settings.source,
@@ -267,8 +270,8 @@ def export(
         LayerNotFoundError: no such fit.
         ExportError: the files cannot be written.
     """
-    from calibrant.export.files import absolute_prefix, write_export
-    from calibrant.exported_fit import config_text, quantized_layers, quantized_tensors, weight_only_layers
+    from calibrant.export.files import absolute_prefix
+    from calibrant.exported_fit import write_fit
     from calibrant.ingest.model import load_prepared
 
     opened = open_run(run)
@@ -278,12 +281,9 @@ def export(
     progress("export", 0, 1)
     with timed(seconds, "export"):
         prepared = load_prepared(opened.model_folder)
-        layers = quantized_layers(opened, prepared, fit)
-        text, tensors = config_text(opened, prepared, fit), quantized_tensors(opened, prepared, fit)
-        alone = weight_only_layers(opened, prepared, fit)
-        write_export(prepared, layers, place, text, tensors, weight_only=alone, weight_only_form=weight_only_form)
+        alone = write_fit(opened, prepared, fit, place, weight_only_form)[1]
     progress("export", 1, 1)
-    opened.replace_events(["export"], fit, _config_gaps(len(alone)))
+    opened.replace_events(["export"], fit, _config_gaps(alone))
     fits = {
         **opened.info.fits,
         fit: replace(record, prefix=absolute_prefix(place)),
@@ -357,9 +357,10 @@ def verification(
         LayerNotFoundError: no such fit.
         ExportError: the fit was not exported, or the files there are of another fit.
     """
+    from calibrant.evaluation import score_fit
     from calibrant.export.files import export_files
     from calibrant.export.verify import verify_export
-    from calibrant.scores import check_fit, score_fit
+    from calibrant.scores import check_fit
 
     opened = open_run(run)
     record = _fit_record(opened, fit)
@@ -372,7 +373,7 @@ def verification(
         files, feeds = export_files(place), _verify_inputs(opened, data)
         check_fit(opened, fit, files)
         report = verify_export(files, feeds, progress)
-        score_fit(opened, fit, files, feeds)
+        score_fit(opened, fit, files.fake_quant, feeds)
     opened.replace_events(["verify"], fit, _verify_events(report))
     opened.update_info(seconds=seconds)
     return report

@@ -1,20 +1,13 @@
-"""An export against its run: is it this fit's, and how near are its outputs to the float model's."""
+"""An export against its run: is it this fit's."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from calibrant.errors import ExportError
-from calibrant.export.evaluate import open_session, output_sqnr_db
 from calibrant.export.files import ExportedFiles
 from calibrant.proto.record import RecordEntry, read_record
 from calibrant.stats.run import Run
-
-Feeds = Sequence[Mapping[str, npt.NDArray[np.generic]]]
 
 
 def check_fit(run: Run, fit: str, files: ExportedFiles) -> None:
@@ -66,44 +59,3 @@ def _by_layer(rows: pl.DataFrame, column: str) -> dict[int, tuple[Any, ...]]:
     """Return the values of a column by layer, in the order of the rows."""
     parts = rows.partition_by("layer_id", as_dict=True, maintain_order=True)
     return {int(key[0]): tuple(part[column]) for key, part in parts.items()}
-
-
-def score_fit(run: Run, fit: str, files: ExportedFiles, feeds: Feeds) -> float:
-    """Compare the fake-quant model with the float model and note the result in the table `evaluation`.
-
-    Args:
-        run: the run, whose prepared model is the float model.
-        fit: name of the fit.
-        files: its export.
-        feeds: samples to compare on.
-
-    Returns:
-        The least SQNR of an output in dB, infinite where all are equal.
-    """
-    pairs = list(zip(_outputs(run.prepared_file, feeds), _outputs(files.fake_quant, feeds), strict=True))
-    count = len(pairs[0][0])
-    least = min(output_sqnr_db(_joined(pairs, 0, output), _joined(pairs, 1, output)) for output in range(count))
-    row = {
-        "fit": fit,
-        "variant": "fake_quant",
-        "metric": "sqnr_db",
-        "value": least,
-        "samples": len(pairs),
-        "output": None,
-        "low": None,
-        "high": None,
-    }
-    run.replace_evaluation(pl.DataFrame([row]))
-    return least
-
-
-def _outputs(model: Path, feeds: Feeds) -> list[list[npt.NDArray[np.generic]]]:
-    """Run a model on all feeds; its session is closed then, so that the weights of two models are never held at once."""
-    session = open_session(model)
-    return [session.run(None, dict(feed)) for feed in feeds]
-
-
-def _joined(
-    pairs: Sequence[tuple[list[npt.NDArray[np.generic]], list[npt.NDArray[np.generic]]]], side: int, output: int
-) -> npt.NDArray[np.generic]:
-    return np.concatenate([np.ravel(pair[side][output]) for pair in pairs])

@@ -40,12 +40,14 @@ def _check_events(severe: "pl.DataFrame", fail_on: FailOn | None, run: "Run") ->
 
 
 def print_quality(run: "Run", fit: str) -> None:
-    """Print the SQNR of the fake-quant model's outputs where it was measured."""
+    """Print the SQNR of the fake-quant model's worst output, as the last verify measured it, and its interval over samples."""
     from calibrant.console import print_line
 
-    found = run.read("evaluation").filter(fit=fit, variant="fake_quant", metric="sqnr_db")
-    for row in found.iter_rows(named=True):
+    found = run.read("evaluation").filter(fit=fit, variant="fake_quant", metric="sqnr_db", data="verify").sort("value")
+    for row in found.head(1).iter_rows(named=True):
         print_line("output_sqnr_db", f"{row['value']:.1f}")
+        if row["low"] is not None:
+            print_line("output_sqnr_interval", f"{row['low']:.1f} to {row['high']:.1f}")
 
 
 def print_files(run: "Run", fit: str) -> None:

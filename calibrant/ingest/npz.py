@@ -105,14 +105,16 @@ def _common_count(headers: dict[str, StoredArray], path: Path) -> int:
     return next(iter(counts.values()))
 
 
-def count_samples(path: Path, inputs: Sequence[ModelInput]) -> int:
+def count_samples(path: Path, inputs: Sequence[ModelInput], beside: Sequence[str] = ()) -> int:
     """Check the arrays of the file against the model from their headers and return the number of samples.
+
+    `beside` names arrays that are no inputs, such as labels.
 
     Raises:
         DataError: broken file, wrong name, dtype or shape, or unequal numbers of samples.
     """
     with _archive(path) as archive:
-        names = _array_names(archive, path)
+        names = [name for name in _array_names(archive, path) if name not in beside]
         check_names(names, inputs, str(path))
         headers = _headers(archive, names, path)
     count = _common_count(headers, path)
@@ -131,7 +133,7 @@ def _next_sample(stream: IO[bytes], header: StoredArray, shape: tuple[int, ...],
     return np.ndarray(shape, header.dtype, buffer=data)
 
 
-def read_npz(path: Path, inputs: Sequence[ModelInput]) -> Iterator[Sample]:
+def read_npz(path: Path, inputs: Sequence[ModelInput], beside: Sequence[str] = ()) -> Iterator[Sample]:
     """Yield the samples of an ``.npz`` file, one at a time.
 
     Memory: one sample, and zlib's window for each compressed member.
@@ -139,7 +141,7 @@ def read_npz(path: Path, inputs: Sequence[ModelInput]) -> Iterator[Sample]:
     Raises:
         DataError: as `count_samples`, or the file is cut or damaged.
     """
-    count = count_samples(path, inputs)
+    count = count_samples(path, inputs, beside)
     with _archive(path) as archive, ExitStack() as stack:
         streams = {spec.name: stack.enter_context(archive.open(spec.name + _SUFFIX)) for spec in inputs}
         headers = {name: read_header(stream, f"{path}: array '{name}'") for name, stream in streams.items()}

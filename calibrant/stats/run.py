@@ -17,6 +17,7 @@ import polars as pl
 
 from calibrant.errors import LayerNotFoundError, RunError, nearest
 from calibrant.stats.events import Event, Stage
+from calibrant.stats.keep import Keep
 from calibrant.stats.scales_hash import scales_hashes
 from calibrant.stats.tables import FIT_TABLES, SCHEMA_VERSION, SCHEMAS, conform, empty_frame, write_frame
 from calibrant.whole_files import whole_file
@@ -65,7 +66,7 @@ class RunInfo:
         samples: number of samples captured.
         batch_size: samples a batch.
         one_by_one: whether the model ran one sample at a time because its bits depend on the batch.
-        keep: ``raw`` or ``stats``.
+        keep: ``raw``, ``raw:N`` or ``stats``, as `Keep` reads it.
         do_fusion: whether BatchNormalization was fused.
         skip_fusion_layers: layers left out of fusion.
         fix_input: inputs turned into constants.
@@ -95,6 +96,24 @@ class RunInfo:
     seconds: Mapping[str, float] = field(default_factory=dict)
     fits: Mapping[str, FitRecord] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def kept(self) -> Keep:
+        """What the capture was asked to keep."""
+        return Keep.parse(self.keep)
+
+    @property
+    def has_all_activations(self) -> bool:
+        """Whether the activations of all samples are kept: with ``raw``, or with ``raw:N`` of at most N samples."""
+        kept = self.kept.samples
+        return kept is None or 0 < self.samples <= kept
+
+    @property
+    def kept_text(self) -> str:
+        """Say what is kept of the activations, for messages."""
+        if not self.kept.has_raw:
+            return "only statistics were kept"
+        return f"only the activations of {self.kept.samples} of {self.samples} samples were kept (--keep {self.keep})"
 
 
 def _info_from_json(text: str, path: Path) -> RunInfo:
@@ -278,12 +297,18 @@ class Run:
         write_frame(table, frame, self.path / "tables" / f"{table}.parquet")
 
     def replace_fit(self, fit: str, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Replace the rows of one fit in `plan`, `search`, `quant_params` and `balance`; other fits stay as they are."""
+        """Replace the rows of one fit in `plan`, `search`, `quant_params` and `balance`; other fits stay as they are.
+
+        What was measured of the old fit is dropped: its evaluation, and the sensitivity of layers that have other scales now.
+        """
         for table in FIT_TABLES:
             others = self.read(table).filter(pl.col("fit") != fit)
             new = conform(table, frames[table])
             self.write(table, pl.concat([others, new]).sort("fit", maintain_order=True))
         self._drop_stale_sensitivity(fit, frames)
+        for table in ("evaluation", "class_agreement"):
+            if self.table_files(table):
+                self.write(table, self._completed(table).filter(pl.col("fit").ne_missing(fit)))
 
     def _drop_stale_sensitivity(self, fit: str, frames: Mapping[str, pl.DataFrame]) -> None:
         """Drop measurements of layers that a new fit of this name gives other scales."""
@@ -346,10 +371,23 @@ class Run:
         if tensor not in found:
             message = f"{self.path}: no captured tensor '{tensor}'{nearest(tensor, found)}; see the table tensors"
             raise LayerNotFoundError(message)
-        if self.info.keep != "raw":
-            message = f"{self.path}: only statistics were kept; capture again with --keep raw"
+        if not self.info.kept.has_raw:
+            message = f"{self.path}: {self.info.kept_text}; capture again with --keep raw"
             raise RunError(message)
         return read_captures(self.path, found[tensor])
+
+    def require_all_activations(self, what: str) -> None:
+        """Refuse what cannot be had from a part of the samples.
+
+        Args:
+            what: what needs the activations, for the message.
+
+        Raises:
+            RunError: the run kept only statistics, or the activations of chosen samples.
+        """
+        if not self.info.has_all_activations:
+            message = f"{self.path}: {what} needs the activations of all samples, and {self.info.kept_text}; capture again with --keep raw"
+            raise RunError(message)
 
     def replace_events(self, stages: Iterable[Stage], fit: str | None, events: Iterable[Event]) -> None:
         """Put the events of these stages (of one fit) in the place of those that an earlier pass left."""
@@ -363,10 +401,25 @@ class Run:
         self.write("events", pl.concat([kept, new]))
 
     def replace_evaluation(self, frame: pl.DataFrame) -> None:
-        """Add rows to `evaluation`; they replace older ones of the same fit, variant, output and metric."""
-        new, keys = conform("evaluation", frame), ["fit", "variant", "output", "metric"]
-        whole = pl.concat(
-            [empty_frame("evaluation"), self.read("evaluation")], how="diagonal"
-        )  # older ones lack columns
-        old = whole.join(new, on=keys, how="anti", nulls_equal=True)
-        self.write("evaluation", pl.concat([old, new]).sort(keys))
+        """Add rows to `evaluation`; they replace older ones of the same fit, variant, output and metric.
+
+        Rows of a verify replace those of a verify only, others those of others.
+        """
+        keys = ["fit", "variant", "output", "metric"]
+        of_verify = (pl.col("data") == "verify").fill_null(value=False).alias("of_verify")
+        self._replace_rows("evaluation", frame, keys, of_verify)
+
+    def replace_class_agreement(self, frame: pl.DataFrame) -> None:
+        """Add rows to `class_agreement`; they replace all older ones of the same fit, variant and output."""
+        self._replace_rows("class_agreement", frame, ["fit", "variant", "output"])
+
+    def _completed(self, table: str) -> pl.DataFrame:
+        """Return a table with all its columns; that of an older run may lack some."""
+        return pl.concat([empty_frame(table), self.read(table)], how="diagonal")
+
+    def _replace_rows(self, table: str, frame: pl.DataFrame, keys: list[str], *more: pl.Expr) -> None:
+        new = conform(table, frame)
+        names = [*keys, *(expression.meta.output_name() for expression in more)]
+        taken = new.with_columns(*more).select(names).unique()
+        old = self._completed(table).with_columns(*more).join(taken, on=names, how="anti", nulls_equal=True)
+        self.write(table, pl.concat([old.select(*SCHEMAS[table]), new]).sort(keys, maintain_order=True))

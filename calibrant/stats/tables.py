@@ -103,13 +103,14 @@ SCHEMAS: Final[dict[str, pl.Schema]] = {
     "evaluation": pl.Schema(
         {
             "fit": pl.String(), "variant": pl.String(), "output": pl.String(), "metric": pl.String(), "value": _REAL,
-            "low": _REAL, "high": _REAL, "samples": _COUNT,
+            "low": _REAL, "high": _REAL, "samples": _COUNT, "data": pl.String(), "data_fingerprint": pl.String(),
         }
     ),
     "class_agreement": pl.Schema(
         {
             "fit": pl.String(), "variant": pl.String(), "output": pl.String(), "class_id": _COUNT, "samples": _COUNT,
-            "agreement": _REAL, "low": _REAL, "high": _REAL, "confused_with": _COUNT,
+            "agreement": _REAL, "low": _REAL, "high": _REAL, "confused_with": _COUNT, "data": pl.String(),
+            "data_fingerprint": pl.String(),
         }
     ),
     "events": pl.Schema(
