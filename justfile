@@ -22,7 +22,7 @@ env:
 demo *ARGS: env
     {{bin}}/calibrant demo {{ARGS}}
 
-# Quantize a model: just calibrate --model m.onnx --data x.npz --config quant.cfg --out out/m (paths from where you are)
+# Quantize a model: just calibrate --model m.onnx --data x.npz --config quant.cfg --out out/m [--keep raw|raw:N|stats] (paths from where you are)
 [no-exit-message]
 [arg("model", long="model")]
 [arg("data", long="data")]

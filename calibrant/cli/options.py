@@ -9,13 +9,6 @@ import typer
 from calibrant.errors import ConfigError
 
 
-class Keep(StrEnum):
-    """What a capture keeps on disk."""
-
-    raw = "raw"
-    stats = "stats"
-
-
 class FailOn(StrEnum):
     """The least severity of an event that makes a command fail."""
 
@@ -36,6 +29,16 @@ class WeightOnlyFormName(StrEnum):
 
     dequantize = "dequantize"
     mul = "mul"
+
+
+def _checked_keep(text: str) -> str:
+    """Refuse a wrong word as other choices are refused: as a matter of usage."""
+    from calibrant.stats.keep import Keep
+
+    try:
+        return str(Keep.parse(text))
+    except ConfigError as error:
+        raise typer.BadParameter(str(error).removeprefix("keep: ")) from error
 
 
 WeightOnlyFormOption = Annotated[
@@ -65,7 +68,15 @@ Prefix = Annotated[
 BatchSize = Annotated[
     int | None, typer.Option(min=1, help="Samples a batch; it changes no statistic. [default: the model's, else 8]")
 ]
-KeepOption = Annotated[Keep, typer.Option(help="raw: keep the activations as Parquet; stats: the statistics only.")]
+KeepOption = Annotated[
+    str,
+    typer.Option(
+        "--keep",
+        metavar="raw|raw:N|stats",
+        callback=_checked_keep,
+        help="raw: keep the activations as Parquet; raw:N: those of N samples chosen by content; stats: the statistics only.",
+    ),
+]
 Fit = Annotated[str, typer.Option("--fit", help="Name of the fit.")]
 TableFormat = Annotated[str, typer.Option("--format", help="table, csv, json (one object a line) or parquet.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]

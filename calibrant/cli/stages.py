@@ -14,7 +14,6 @@ from calibrant.cli.options import (
     Fail,
     Fit,
     FixInput,
-    Keep,
     KeepOption,
     MatmulPerChannel,
     Model,
@@ -74,7 +73,7 @@ def run(
     run: RunOption = None,
     prefix: Prefix = None,
     batch_size: BatchSize = None,
-    keep: KeepOption = Keep.raw,
+    keep: KeepOption = "raw",
     fix_input: FixInput = None,
     fit: Fit = "default",
     restart: Restart = False,
@@ -98,7 +97,7 @@ def run(
     settings = _configuration(chosen, dialect)
     with progress_bar() as progress:
         done = pipeline.run(
-            model, samples, run=run, config=settings, batch_size=batch_size, keep=keep.value, prefix=prefix,
+            model, samples, run=run, config=settings, batch_size=batch_size, keep=keep, prefix=prefix,
             fix_input=fixed_inputs(fix_input), fit=fit, restart=restart, strict_amct=strict_amct,
             matmul_per_channel=matmul_per_channel, weight_only_form=weight_only_form.value, progress=progress,
         )  # fmt: skip
@@ -114,7 +113,7 @@ def capture(
     config: Config = None,
     run: RunOption = None,
     batch_size: BatchSize = None,
-    keep: KeepOption = Keep.raw,
+    keep: KeepOption = "raw",
     fix_input: FixInput = None,
     restart: Restart = False,
     fail_on: Fail = None,
@@ -130,7 +129,7 @@ def capture(
     with progress_bar() as progress:
         done = pipeline.capture(
             model, data, run=run or Path(f"{model.stem}.run"), config=_configuration(config, dialect),
-            batch_size=batch_size, keep=keep.value, fix_input=fixed_inputs(fix_input), restart=restart, progress=progress,
+            batch_size=batch_size, keep=keep, fix_input=fixed_inputs(fix_input), restart=restart, progress=progress,
         )  # fmt: skip
     print_line("run", done.path.resolve())
     show_events(done, fail_on)

@@ -133,12 +133,10 @@ def balance_frame(name: str, balanced: Mapping[int, BalancedLayer]) -> pl.DataFr
 
 def balance_events(run: Run, balanced: Mapping[int, BalancedLayer]) -> list[Event]:
     """Say that a second pass was made."""
-    if not balanced or run.info.keep == "raw":
+    if not balanced or run.info.has_all_activations:
         return []
     count = f"{len(balanced)} layer{'s' if len(balanced) > 1 else ''}"
-    text = (
-        f"dmq_balancer: the data was read a second time for the statistics of {count}, since only statistics are kept"
-    )
+    text = f"dmq_balancer: the data was read a second time for the statistics of {count}, since {run.info.kept_text}"
     return [Event("fit", "info", text)]
 
 
@@ -152,14 +150,14 @@ def check_second_pass(rows: Sequence[LayerPlan], source: "DataSource") -> None:
     if first is not None and source.read_once:
         cause = "dmq_balancer" if any(map(is_balanced, rows)) else "joint_quant"
         message = (
-            f"{source.name}: {cause} of layer '{first}' reads it twice where only statistics are kept, and it can be read once; "
+            f"{source.name}: {cause} of layer '{first}' reads it twice where not all activations are kept, and it can be read once; "
             "give a list, an object with __iter__, a reader with rewind() or a file, or keep raw activations"
         )
         raise DataError(message)
 
 
 def activations_of(run: Run, feature: str, layer: str, again: Activations | None) -> Activations:
-    """Return what reads activations: of the raw captures, else of a second pass.
+    """Return what reads the activations of all samples: from the raw captures, else in a second pass.
 
     Args:
         run: a complete run.
@@ -168,14 +166,14 @@ def activations_of(run: Run, feature: str, layer: str, again: Activations | None
         again: gives activations of a run that kept only statistics.
 
     Raises:
-        RunError: only statistics were kept, and `again` is not given.
+        RunError: not all activations were kept, and `again` is not given.
     """
-    if run.info.keep == "raw":
+    if run.info.has_all_activations:
         return partial(_captured, run)
     if again is not None:
         return again
     message = (
-        f"{run.path}: {feature} of layer '{layer}' needs the activations, and only statistics were kept; capture again "
+        f"{run.path}: {feature} of layer '{layer}' needs the activations, and {run.info.kept_text}; capture again "
         "with --keep raw, or use calibrant run with the data, which then reads it twice"
     )
     raise RunError(message)

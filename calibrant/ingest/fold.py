@@ -10,7 +10,6 @@ import polars as pl
 from calibrant.ingest.joins import joins_table
 from calibrant.ingest.model import CapturedTensor, PreparedModel, initializer_value
 from calibrant.ingest.runner import Rows
-from calibrant.ingest.samples import Array
 from calibrant.stats.captures import CONSTANT_SAMPLE
 from calibrant.stats.collector import TensorStatistics
 from calibrant.stats.histogram import CountScratch
@@ -18,8 +17,12 @@ from calibrant.stats.tables import SCHEMAS, conform, empty_frame, write_frame
 from calibrant.stats.weights import channels_first, weight_frame
 
 
-def _digest(array: Array) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, digest_size=16).digest()
+def digest_of(rows: Rows) -> bytes | None:
+    """Return the hash of a constant tensor's value; None for rows of samples."""
+    if rows.samples[0] != CONSTANT_SAMPLE:
+        return None
+    flat = np.ascontiguousarray(rows.values).reshape(-1).view(np.uint8)
+    return hashlib.blake2b(flat.data, digest_size=16).digest()
 
 
 class TensorFold:
@@ -63,9 +66,9 @@ class TensorFold:
 
     def is_new(self, rows: Rows) -> bool:
         """Return whether rows have to be counted: always, but for a constant that was counted before."""
-        if rows.samples[0] != CONSTANT_SAMPLE:
+        digest = digest_of(rows)
+        if digest is None:
             return True
-        digest = _digest(rows.values)
         is_new = digest not in self._constants
         self._constants.add(digest)
         return is_new

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ import polars as pl
 
 from calibrant.errors import DataError
 from calibrant.ingest.batches import Batch
-from calibrant.ingest.fold import TensorFold
+from calibrant.ingest.fold import TensorFold, digest_of
 from calibrant.ingest.model import CapturedTensor
 from calibrant.ingest.runner import Rows
 from calibrant.ingest.sample_axis import Layout
@@ -30,10 +30,15 @@ _FIXED_LIST_LIMIT: Final = 2**31 - 1  # Arrow's fixed-size lists count in int32
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A batch whose statistics are being folded."""
+    """A batch whose statistics are being folded.
+
+    Attributes:
+        batch: the batch.
+        tasks: tensor_id -> what gives the tensor's rows of the `samples` table.
+    """
 
     batch: Batch
-    tasks: Sequence["Future[list[pl.DataFrame]]"]
+    tasks: Mapping[int, "Future[list[pl.DataFrame]]"]
 
 
 class ScratchPool:
@@ -80,6 +85,7 @@ class TensorRecorder:
         self._layout = layout
         self._keep_raw = keep_raw
         self._writer: CaptureWriter | None = None
+        self._written: set[bytes] = set()
 
     def record(self, parts: Sequence[Rows], scratch: CountScratch) -> list[pl.DataFrame]:
         """Return the tensor's rows of the `samples` table for a batch."""
@@ -91,6 +97,14 @@ class TensorRecorder:
             if self._keep_raw:
                 self.write(rows)
         return frames
+
+    def write_chosen(self, parts: Sequence[Rows]) -> None:
+        """Append rows of chosen samples, which were folded before; a value of a constant tensor once."""
+        for rows in parts:
+            digest = digest_of(rows)
+            if digest is None or digest not in self._written:
+                self.write(rows)
+                self._written |= {digest} if digest else set()
 
     def write(self, rows: Rows) -> None:
         """Append rows to the tensor's Parquet file."""
@@ -131,9 +145,10 @@ class Recorder:
     ) -> None:
         self.seconds = 0.0
         self._folder = folder
-        self._tensors = [
-            TensorRecorder(folder, *pair, keep_raw=keep_raw) for pair in zip(tensors, layouts, strict=True)
-        ]
+        self._tensors = {
+            tensor.tensor_id: TensorRecorder(folder, tensor, layout, keep_raw=keep_raw)
+            for tensor, layout in zip(tensors, layouts, strict=True)
+        }
         self._samples_folder = folder / "tables" / "samples"
         self._samples = SamplesWriter(self._samples_folder)
         self._scratches = ScratchPool(THREADS)
@@ -148,22 +163,36 @@ class Recorder:
         """Stop the threads; after an error or an interrupt nothing stays."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         if kind is not None:
-            for tensor in self._tensors:
+            for tensor in self._tensors.values():
                 tensor.abandon()
             shutil.rmtree(self._samples_folder, ignore_errors=True)
 
     @property
     def folds(self) -> list[TensorFold]:
         """The statistics, by tensor_id."""
-        return [tensor.statistics for tensor in self._tensors]
+        return [tensor.statistics for tensor in self._tensors.values()]
 
-    def start(self, batch: Batch, rows: Sequence[Sequence[Rows]]) -> InFlight:
-        """Begin to fold a batch; the batch before it must be finished, since a tensor's rows go in order."""
-        work = sorted(range(len(rows)), key=lambda t: -sum(part.values.nbytes for part in rows[t]))
+    def start(self, batch: Batch, rows: Mapping[int, Sequence[Rows]]) -> InFlight:
+        """Begin to fold a batch; the batch before it must be finished, since a tensor's rows go in order.
+
+        Args:
+            batch: whose rows they are.
+            rows: by tensor_id.
+        """
+        work = sorted(rows, key=lambda t: -sum(part.values.nbytes for part in rows[t]))
         tasks = {
             t: self._pool.submit(self._record, t, rows[t]) for t in work
         }  # largest first: both threads end together
-        return InFlight(batch, [tasks[t] for t in range(len(rows))])
+        return InFlight(batch, {t: tasks[t] for t in rows})
+
+    def write(self, rows: Mapping[int, Sequence[Rows]]) -> None:
+        """Write rows, by tensor_id, of samples that were folded before.
+
+        Raises:
+            RunError: the disk is full or the folder cannot be written.
+        """
+        with writing(self._folder):
+            list(self._pool.map(lambda t: self._tensors[t].write_chosen(rows[t]), rows))
 
     def _record(self, tensor_id: int, parts: Sequence[Rows]) -> list[pl.DataFrame]:
         started, scratch = time.perf_counter(), self._scratches.take()
@@ -182,11 +211,11 @@ class Recorder:
             RunError: the disk is full or the folder cannot be written.
         """
         with writing(self._folder):
-            frames = [task.result() for task in flight.tasks]
+            frames = {t: task.result() for t, task in flight.tasks.items()}
         if any(fold.statistics.histogram.n_nan or fold.statistics.histogram.n_inf for fold in self.folds):
-            refuse_non_finite(frames, flight.batch, [fold.tensor for fold in self.folds])
+            refuse_non_finite(frames, flight.batch, {fold.tensor.tensor_id: fold.tensor for fold in self.folds})
         with writing(self._folder):
-            for tensor_frames in frames:
+            for tensor_frames in frames.values():
                 self._samples.append(tensor_frames)
 
     def close(self) -> None:
@@ -197,12 +226,12 @@ class Recorder:
         """
         with writing(self._folder):
             self._samples.close()
-            for tensor in self._tensors:
+            for tensor in self._tensors.values():
                 tensor.close()
 
 
 def refuse_non_finite(
-    frames: Sequence[Sequence[pl.DataFrame]], batch: Batch, tensors: Sequence[CapturedTensor]
+    frames: Mapping[int, Sequence[pl.DataFrame]], batch: Batch, tensors: Mapping[int, CapturedTensor]
 ) -> None:
     """Refuse the first sample with NaN or infinity, naming its first tensor in topological order.
 
@@ -215,7 +244,7 @@ def refuse_non_finite(
         DataError: naming tensor, node, sample and count.
     """
     found = []
-    for tensor_id, parts in enumerate(frames):
+    for tensor_id, parts in frames.items():
         for frame in parts:
             bad = frame.filter(pl.col("n_nan") + pl.col("n_inf") > 0).select("sample", "n_nan", "n_inf")
             found += [(sample, tensor_id, n_nan, n_inf) for sample, n_nan, n_inf in bad.iter_rows()]

@@ -56,9 +56,9 @@ class BatchRunner:
     onnxruntime chooses its kernels by size; a form whose bits differ runs one sample at a time.
 
     Args:
-        run: gives the captured tensors of a feed, by tensor_id.
+        run: gives the captured tensors of a feed.
         inputs: of the model.
-        tensors: what is captured.
+        tensors: what is captured, in the order in which `run` gives it.
         probe: the layouts, and whether samples have to run alone.
 
     Attributes:
@@ -83,8 +83,16 @@ class BatchRunner:
         """Whether any samples had to run one at a time."""
         return self._one_by_one or bool(self._alone)
 
+    def rows_by_tensor(self, batch: Batch) -> dict[int, list[Rows]]:
+        """Return the rows of every tensor, by the number that it has in the run.
+
+        Raises:
+            DataError: onnxruntime refuses the samples.
+        """
+        return {tensor.tensor_id: rows for tensor, rows in zip(self._tensors, self.rows(batch), strict=True)}
+
     def rows(self, batch: Batch) -> list[list[Rows]]:
-        """Return the rows of every tensor, by tensor_id.
+        """Return the rows of every tensor that the session gives, in its order.
 
         Raises:
             DataError: onnxruntime refuses the samples.

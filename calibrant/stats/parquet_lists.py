@@ -201,4 +201,4 @@ def footer(columns: Sequence[Column], groups: Sequence[RowGroup], metadata: dict
 
 def plain_bytes(array: npt.NDArray[np.generic]) -> memoryview:
     """Return the memory of a contiguous little-endian array as a page holds it."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
