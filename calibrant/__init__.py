@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from calibrant.pipeline import stats as stats
     from calibrant.pipeline import verify as verify
     from calibrant.preprocess import preprocess as preprocess
+    from calibrant.sensitivity import sensitivity as sensitivity
     from calibrant.stats.run import Run as Run
     from calibrant.stats.run import open_run as open_run
 
@@ -37,6 +38,7 @@ __all__ = [
     "plan",
     "preprocess",
     "run",
+    "sensitivity",
     "stats",
     "verify",
 ]
@@ -51,7 +53,7 @@ _HOMES = {
     "run": "calibrant.pipeline",
     "verify": "calibrant.pipeline",
 }
-_ROOMS = ("export", "ingest", "preprocess", "proto", "quantizers", "stats")
+_ROOMS = ("export", "ingest", "preprocess", "proto", "quantizers", "sensitivity", "stats")
 
 
 def __getattr__(name: str) -> Any:

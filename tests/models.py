@@ -462,3 +462,30 @@ def quantized() -> onnx.ModelProto:
     ]
     initializers = {"w": np.ones((4, 3, 3, 3), np.int8), "s": np.ones(4, np.uint64)}
     return model(nodes, [value("x", ["N", 3, 8, 8])], [value("y", ["N", 4, 6, 6])], initializers)
+
+
+def planted_outlier(*, factor: float = 60.0, channels: int = 8, size: int = 12) -> onnx.ModelProto:
+    """Six 3x3 Convs 'conv1' … 'conv6' with Relu between; one channel of what 'conv4' reads is rare and `factor` times larger.
+
+    Channel 0 behind 'conv3' is relu(factor * (z - threshold)), so that it is 0 nearly everywhere and huge elsewhere, and 'conv4'
+    weighs it by 1 / factor: in float it counts as much as any other channel, but it sets the range of the whole tensor.
+    """
+    draw, fan_in = rng(5), channels * 9
+    nodes, initializers, data = [], {}, "x"
+    for number in range(1, 7):
+        weight = draw.normal(0, np.sqrt(2 / fan_in), (channels, channels, 3, 3))
+        bias = np.zeros(channels)
+        if number == 3:
+            weight[0] *= factor
+            bias[0] = -2.4 * factor
+        if number == 4:
+            weight[:, 0] /= factor
+        initializers |= {f"w{number}": weight.astype(np.float32), f"b{number}": bias.astype(np.float32)}
+        output = "y" if number == 6 else f"c{number}"
+        inputs = [data, f"w{number}", f"b{number}"]
+        nodes.append(node("Conv", inputs, output, f"conv{number}", pads=[1, 1, 1, 1]))
+        if number < 6:
+            nodes.append(node("Relu", [output], f"r{number}", f"relu{number}"))
+            data = f"r{number}"
+    shape = ["N", channels, size, size]
+    return model(nodes, [value("x", shape)], [value("y", shape)], initializers)
