@@ -22,6 +22,7 @@ from calibrant.fitting.balancing import (
     balance_layers,
 )
 from calibrant.fitting.captured_tensors import tensor_ids, with_products
+from calibrant.fitting.exact_candidates import exact_events
 from calibrant.fitting.fit_rows import parameter_frame, search_frame
 from calibrant.fitting.fits import DataFit, DataKey, Fits, WeightFit, data_key, data_of
 from calibrant.fitting.floored_scales import dead_channels, floored_data
@@ -114,7 +115,8 @@ def calibrate(
         "quant_params": parameter_frame(fits),
         "balance": balance_frame(name, balanced),
     }
-    events = (*plan.events, *balance_events(run, balanced), *fits.events())
+    searches = [(statistics.name(key[0]), found.fit.candidates) for key, found in data.items()]
+    events = (*plan.events, *balance_events(run, balanced), *fits.events(), *exact_events(searches))
     return Calibration(with_shifts(run, measured, frames, again), events)
 
 

@@ -344,6 +344,16 @@ def ifmr_loss(array: np.ndarray, search: IfmrSearch, index: int) -> float:
     return math.fsum(error * error for error in errors.tolist()) / len(values)
 
 
+def ifmr_losses(array: np.ndarray, search: IfmrSearch) -> list[float]:
+    """All candidates' mean squared errors over the raw values: errors in float32, summed in float64 without loss."""
+    values, losses = array.astype(F32).ravel(), []
+    for index, scale in enumerate(search.scales):
+        low, high = (F32(bound) for bound in ifmr_bounds(search, index))
+        errors = np.rint(np.clip(values, low, high) / scale) * scale - values
+        losses.append(math.fsum((errors.astype(np.float64) ** 2).tolist()) / values.size)
+    return losses
+
+
 def ifmr_affine(search: IfmrSearch, index: int) -> Affine:
     scale = search.scales[index]
     if search.offset_low is None:

@@ -12,6 +12,7 @@ from calibrant.errors import ConfigError, DataError, EmptyDataError, RangeError,
 from calibrant.quantizers import IfmrOptions, dequantize, fit_ifmr, quantize
 from calibrant.quantizers import exact_search as exact
 from calibrant.quantizers.grid import candidate_grid
+from calibrant.quantizers.ifmr import histogram_losses
 from calibrant.stats import LogLinearHistogram
 
 F32 = np.float32
@@ -109,7 +110,9 @@ def test_bounds_hold_and_drop_no_winner(name, bits):
             F32(min(histogram.percentile(0.999, "min"), 0)), F32(max(histogram.percentile(0.999), 0)), chosen
         )
         everything = exact.value_losses(histogram, grid, [values])
-        least, greatest = exact.bounds(histogram, grid)
+        least, greatest = exact.bounds(
+            exact.Spread.of(histogram.bins()), grid, histogram_losses(histogram.bins(), grid)
+        )
         slack = 1e-12 * everything + 1e-300
         assert np.all(least <= everything + slack)
         assert np.all(everything <= greatest + slack)
@@ -123,7 +126,7 @@ def test_most_candidates_drop_out():
     values = np.random.default_rng(0).standard_normal(300_000).astype(F32)
     histogram = LogLinearHistogram.from_values(values)
     grid = candidate_grid(F32(histogram.minimum), F32(histogram.maximum), IfmrOptions())
-    assert exact.survivors(histogram, grid).size < 15
+    assert exact.survivors(histogram.bins(), grid, histogram_losses(histogram.bins(), grid)).size < 15
 
 
 @given(

@@ -166,7 +166,10 @@ def test_a_fit_refuses_other_fusion_with_the_advice(done, tmp_path):
 def test_exact_needs_raw_values_and_says_so_in_the_search(done, model, tmp_path):
     calibrant.fit(done, name="exact", exact=True)
     rows = done.read("search")
-    assert rows.filter(fit="exact")["exact"].all()
+    assert rows.filter(fit="exact", is_best=True)["exact"].all()
+    found = rows.filter(fit="exact", algorithm="ifmr").unique(["tensor_id", "candidate"])
+    (told,) = [message for message in events(done, stage="fit").splitlines() if message.startswith("exact search")]
+    assert f"{found['exact'].sum()} of {found.height} candidates were summed over the raw values" in told
     assert not rows.filter(fit="default")["exact"].any()
     kept = calibrant.capture(model, samples_of(model, 2), run=tmp_path / "s", keep="stats")
     with pytest.raises(RunError, match="only statistics were kept; capture again with --keep raw"):

@@ -66,7 +66,8 @@ def _search_rows(name: str, layer_id: int | None, tensor_id: int | None, fit: Fi
     columns = {
         "fit": name, "layer_id": layer_id, "tensor_id": tensor_id, "algorithm": fit.algorithm,
         "candidate": index, "clip_min": found.clip_min, "clip_max": found.clip_max, "scale": found.scale,
-        "offset": found.offset, "loss": found.loss, "is_best": index == found.best, "exact": found.exact,
+        "offset": found.offset, "loss": found.loss, "is_best": index == found.best,
+        "exact": False if found.evaluated is None else found.evaluated,
     }  # fmt: skip
     return _rows("search", columns, index.size)
 

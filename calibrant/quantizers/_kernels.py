@@ -15,9 +15,7 @@ Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
 LANES = 32  # independent accumulators, so that the compiler may use vector registers
-BLOCK = 4096  # values that stay in the first-level cache while every candidate reads them
 NARROW = 2.0**-15  # full bins are wider: 2**-13 of their lower end; only trimmed ones and zero are not
-ROUNDING = 2.0**-22  # more than float32's rounding of x / s, q * s and q * s - x together, relative to |x| + s
 
 
 @kernel
@@ -70,73 +68,6 @@ def integral_losses(
             y -= k
             total[i] += drop * (k + 4.0 * y * y * y)
     return total
-
-
-@kernel
-def loss_bounds(
-    lower: Float64Array,
-    upper: Float64Array,
-    count: Float64Array,
-    scale: Float64Array,
-    lowest: Float64Array,
-    highest: Float64Array,
-) -> tuple[Float64Array, Float64Array]:
-    """Bound the summed squared error of any values that fall into the bins, for each candidate, float32 rounding included."""
-    least, greatest = np.zeros(scale.size), np.zeros(scale.size)
-    for b in range(lower.size):
-        left, right, number = lower[b], upper[b], count[b]
-        reach = max(abs(left), abs(right))
-        for i in range(scale.size):
-            step = scale[i]
-            first = min(max(np.rint(left / step), lowest[i]), highest[i])
-            last = min(max(np.rint(right / step), lowest[i]), highest[i])
-            start, end = left - first * step, right - last * step
-            near, far = min(abs(start), abs(end)), max(abs(start), abs(end))
-            if first == last:
-                near = 0.0 if start <= 0.0 <= end else near
-            else:
-                near = 0.0 if start <= 0.0 or end >= 0.0 or last - first >= 2.0 else near
-                far = max(far, 0.5 * step)
-            slack = ROUNDING * (reach + step)
-            near = max(near - slack, 0.0)
-            far += slack
-            least[i] += number * near * near
-            greatest[i] += number * far * far
-    return least, greatest
-
-
-@kernel
-def add_value_losses(
-    values: Float32Array,
-    scale: Float32Array,
-    clip_min: Float32Array,
-    clip_max: Float32Array,
-    coarse: Float64Array,
-    fine: Float64Array,
-    total: Float64Array,
-) -> None:
-    """Add each candidate's squared errors of the values to `total` (K, 2), the same in any order of the values.
-
-    Errors are float32 as in AMCT. Their squares are split at two fixed grids (adding and subtracting `coarse` or `fine` rounds to a
-    multiple of its last place), so that every partial sum is exact: the result cannot depend on the order, and lanes may add apart.
-    """
-    coarse_sums, fine_sums = np.zeros(LANES), np.zeros(LANES)
-    for block in range(0, values.size, BLOCK):
-        stop = min(block + BLOCK, values.size)
-        for i in range(scale.size):
-            coarse_sums[:] = 0.0
-            fine_sums[:] = 0.0
-            step, least, greatest, big, small = scale[i], clip_min[i], clip_max[i], coarse[i], fine[i]
-            for j in range(block, stop, LANES):
-                for t in range(min(LANES, stop - j)):
-                    x = values[j + t]
-                    error = np.float64(np.rint(min(max(x, least), greatest) / step) * step - x)
-                    square = error * error
-                    rounded = (square + big) - big
-                    coarse_sums[t] += rounded
-                    fine_sums[t] += ((square - rounded) + small) - small
-            total[i, 0] += coarse_sums.sum()
-            total[i, 1] += fine_sums.sum()
 
 
 @kernel

@@ -34,7 +34,7 @@ class Candidates:
         offset: shape (K,), int32.
         loss: shape (K,), float64.
         best: index of the chosen one, the first of the least losses.
-        exact: whether the losses come from raw values rather than from histogram bins.
+        evaluated: shape (K,), which losses come from raw values rather than from histogram bins; None where none was to.
     """
 
     clip_min: Float64Array
@@ -43,7 +43,17 @@ class Candidates:
     offset: Int32Array
     loss: Float64Array
     best: int
-    exact: bool = False
+    evaluated: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether the choice was made on raw values."""
+        return self.evaluated is not None
+
+    @property
+    def survivors(self) -> int:
+        """How many candidates were evaluated on raw values: those that nothing cheaper proved worse than another."""
+        return 0 if self.evaluated is None else int(np.count_nonzero(self.evaluated))
 
 
 @dataclass(frozen=True, eq=False)

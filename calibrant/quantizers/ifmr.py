@@ -9,13 +9,14 @@ offset nor code range. Losses are float64 and the first of equal ones wins; AMCT
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from calibrant.quantizers import exact_search
 from calibrant.quantizers.affine import Candidates, Fit, Float64Array, FloatArray, make_fit
 from calibrant.quantizers.grid import Grid, candidate_grid, code_limits
 from calibrant.quantizers.integrals import require_finite, squared_errors
 from calibrant.quantizers.options import IfmrOptions
-from calibrant.stats.histogram import LogLinearHistogram
+from calibrant.stats.histogram import Bins, LogLinearHistogram
 
 __all__ = ["IfmrOptions", "fit_ifmr"]
 
@@ -28,16 +29,17 @@ def fit_ifmr(
     """Search the range of an activation.
 
     Without `values` losses are exact integrals over the histogram's bins. With them the answer is the brute-force answer on the
-    raw values: candidates that the bins' bounds prove worse than another drop out, the rest are evaluated in one pass. The
-    losses of dropped candidates stay those of the histogram, which lie within the same bounds, so `best` is the first minimum of all.
+    raw values: candidates that are proven worse than another drop out, the rest are summed exactly (`exact_search`). The losses of
+    dropped candidates stay those of the histogram, raised above the best one's where they are not, so `best` is the first minimum of all.
 
     Args:
         histogram: of all values.
         options: bits, offset, percentiles and search.
-        values: the same values, of any shape: one float32 or float16 array, or something that gives such arrays each time it is iterated.
+        values: the same values, of any shape: one float32 or float16 array, or something that gives such arrays each time it is
+            iterated. They are read once or twice, once more for each percentile that the histogram's extremes do not reach.
 
     Returns:
-        `loss` is the mean squared error; `candidates` has every multiple.
+        `loss` is the mean squared error; `candidates` has every multiple, and which of them were evaluated on `values`.
 
     Raises:
         EmptyDataError: the histogram is empty.
@@ -54,10 +56,11 @@ def fit_ifmr(
     blocks = None if values is None else exact_search.blocks_of(values)
     low, high = _initial_range(histogram, options, blocks)
     grid = candidate_grid(low, high, options)
-    losses = histogram_losses(histogram, grid)
+    bins = histogram.bins()
+    losses, evaluated = histogram_losses(bins, grid), None
     if blocks is not None:
-        losses = exact_search.raw_losses(histogram, grid, losses, blocks)
-    return _choose(grid, losses / histogram.n, options.bits, exact=blocks is not None)
+        losses, evaluated = exact_search.raw_losses(histogram, bins, grid, losses, blocks)
+    return _choose(grid, losses / histogram.n, options.bits, evaluated)
 
 
 def _initial_range(
@@ -73,16 +76,16 @@ def _initial_range(
     return np.float32(min(low, 0.0)), np.float32(max(high, 0.0))
 
 
-def histogram_losses(histogram: LogLinearHistogram, grid: Grid) -> Float64Array:
+def histogram_losses(bins: Bins, grid: Grid) -> Float64Array:
     """Return each candidate's summed squared error by integration over the bins."""
     lowest, highest = code_limits(grid)
-    return squared_errors(histogram.bins(), grid.scale.astype(np.float64), lowest, highest)
+    return squared_errors(bins, grid.scale.astype(np.float64), lowest, highest)
 
 
-def _choose(grid: Grid, losses: Float64Array, bits: int, *, exact: bool) -> Fit:
+def _choose(grid: Grid, losses: Float64Array, bits: int, evaluated: npt.NDArray[np.bool_] | None) -> Fit:
     best = int(np.argmin(losses))
     ends = grid.clip_min.astype(np.float64), grid.clip_max.astype(np.float64)
-    candidates = Candidates(*ends, grid.scale, grid.offset, losses, best, exact)
+    candidates = Candidates(*ends, grid.scale, grid.offset, losses, best, evaluated)
     return make_fit(
         grid.scale[best], grid.offset[best], bits, loss=losses[best], algorithm="ifmr", candidates=candidates
     )
