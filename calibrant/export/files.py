@@ -12,10 +12,11 @@ import onnx_ir as ir
 
 from calibrant.errors import ExportError
 from calibrant.export.deploy import build_deploy
-from calibrant.export.partial import encode_parts, partial_fake_quant
+from calibrant.export.fake_quant import build_fake_quant
+from calibrant.export.partial import encode_parts
 from calibrant.export.quant_map import format_quant_map
 from calibrant.export.quantized_layer import EncodedLayer, QuantizedLayer
-from calibrant.export.quantized_tensor import EncodedTensor, QuantizedTensor
+from calibrant.export.quantized_tensor import EncodedTensor, QuantizedTensor, encode_tensor
 from calibrant.export.record_layers import kept_apart
 from calibrant.export.weight_only import EncodedWeight, WeightOnlyForm, WeightOnlyLayer, weight_entry
 from calibrant.ingest.model import PreparedModel
@@ -100,11 +101,12 @@ def write_export(
     Raises:
         ExportError: nothing to quantize, a layer named twice, a bias outside int32, or a folder that cannot be written.
     """
-    _check_layers((*quantized, *weight_only), tensors)
+    _check_layers((*quantized, *weight_only), (*tensors, *outputs))
     files = export_files(prefix)
     parts = encode_parts(prepared, quantized, tensors, weight_only, weight_only_form)
-    deploy, placements = build_deploy(prepared, parts.layers, parts.tensors, parts.weights)
-    fake_quant = partial_fake_quant(prepared, parts, parts.names)
+    codes = [encode_tensor(prepared, tensor) for tensor in outputs]
+    deploy, placements = build_deploy(prepared, parts.layers, parts.tensors, parts.weights, codes)
+    fake_quant, _ = build_fake_quant(prepared, parts.layers, parts.tensors, parts.weights, codes)
     quant_map = format_quant_map(deploy, placements, prepared.original_nodes, _split(prefix)[1])
     entries = _layer_entries(parts.layers, parts.weights, kept_apart(prepared))
     record = format_record([*entries, *map(tensor_entry, parts.tensors)])
