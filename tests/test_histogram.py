@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from calibrant.errors import ConfigError, EmptyDataError, MergeError, SchemaError
 from calibrant.stats import histogram as module
+from calibrant.stats import paged_counts
 from calibrant.stats.histogram import CountScratch, LogLinearHistogram
 
 F32 = np.float32
@@ -70,11 +71,13 @@ def shapes_of_trouble(n: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", shapes_of_trouble(1))
 @pytest.mark.parametrize(("mantissa_bits", "kept"), [(13, 4096), (8, 10), (12, 1)])
-def test_table_path_equals_sort_path_with_any_threads(monkeypatch, name, mantissa_bits, kept):
+@pytest.mark.parametrize("table_pays", [1, 1 << 62])
+def test_table_path_equals_sort_path_with_any_threads(monkeypatch, name, mantissa_bits, kept, table_pays):
     values = shapes_of_trouble(300_001)[name]
     monkeypatch.setattr(module, "DENSE_SIZE", 1 << 62)
     sorted_path = counted(values, kept=kept, mantissa_bits=mantissa_bits)
     monkeypatch.setattr(module, "DENSE_SIZE", 1500)
+    monkeypatch.setattr(module, "TABLE_PAYS", table_pays)
     scratch = CountScratch()
     for parts, threads in ((1, 1), (3, 2)):
         dense = LogLinearHistogram(mantissa_bits, kept)
@@ -82,7 +85,6 @@ def test_table_path_equals_sort_path_with_any_threads(monkeypatch, name, mantiss
             dense.update(part, scratch=scratch, threads=threads)
         assert same(dense, sorted_path)
     assert not scratch.table[: 1 << 22].any()
-    assert not scratch.lanes[: 1 << 22].any()
 
 
 @pytest.mark.parametrize("name", shapes_of_trouble(1))
@@ -100,6 +102,26 @@ def test_counts_are_those_of_the_patterns(name):
     ordered = np.sort(finite)
     assert np.array_equal(held(histogram.largest), ordered[::-1][:4096])
     assert np.array_equal(held(histogram.smallest), ordered[:4096])
+
+
+@pytest.mark.parametrize("name", shapes_of_trouble(1))
+def test_counts_move_out_of_pages_before_they_could_wrap(monkeypatch, name):
+    values = shapes_of_trouble(300_001)[name]
+    monkeypatch.setattr(module, "DENSE_SIZE", 1500)
+    expected = counted(values)
+    monkeypatch.setattr(paged_counts, "CAPACITY", 150_000)
+    assert same(counted(*np.array_split(values, 7)), expected)
+    halves = [counted(*np.array_split(half, 2)) for half in np.array_split(values, 3)]
+    assert same(halves[0].merge(halves[1]).merge(halves[2]), expected)
+
+
+def test_counts_beyond_32_bits_are_held():
+    histogram = counted(np.full(100_000, 1.5, F32))
+    for _ in range(20):
+        histogram = histogram.merge(histogram)
+    histogram.update(np.full(100_000, 1.5, F32))
+    assert histogram.counts.tolist() == [100_000 * (2**20 + 1)]
+    assert histogram.n == 100_000 * (2**20 + 1)
 
 
 def test_a_key_beyond_sixteen_bits_is_counted_whole():
@@ -350,14 +372,14 @@ def test_counts_in_many_threads_do_not_share_tables():
 
 
 def test_tables_that_an_error_left_dirty_are_not_lent_again(monkeypatch):
-    values = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
+    values = np.random.default_rng(0).standard_normal(200_000).astype(np.float32)
     expected = LogLinearHistogram.from_values(values)
 
     def broken(self: LogLinearHistogram, *_arguments: object) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(LogLinearHistogram, "_absorb", broken)
+        patched.setattr(paged_counts.PagedCounts, "pour", broken)
         with pytest.raises(MemoryError):
             LogLinearHistogram.from_values(values)
     assert LogLinearHistogram.from_values(values) == expected

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.errors import MergeError, RangeError, ShapeError
-from calibrant.stats import _kernels
+from calibrant.stats import _limb_kernels
 
 Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
@@ -64,7 +64,7 @@ class ExactSums:
             raise ShapeError(message)
         if self._additions >= ADDITIONS:
             self._carry()
-        wrong = _kernels.add_exactly(self._limbs, array, self._lowest_bit, self._highest_bit)
+        wrong = _limb_kernels.add_exactly(self._limbs, array, self._lowest_bit, self._highest_bit)
         if wrong >= 0:
             message = (
                 f"exact sums: value {array[wrong]} of channel {wrong} is outside the range "
@@ -106,7 +106,7 @@ class ExactSums:
         return np.array([self._rounded(channel) for channel in range(self.size)], np.float64)
 
     def _carry(self) -> None:
-        _kernels.carry_limbs(self._limbs)
+        _limb_kernels.carry_limbs(self._limbs)
         self._additions = 1
 
     def _rounded(self, channel: int) -> float:

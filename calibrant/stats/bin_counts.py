@@ -1,0 +1,55 @@
+"""The counts of a histogram's bins, however they came: sorted pairs of any size, and pages for what is counted value by value."""
+
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrant.stats import _pair_kernels
+from calibrant.stats.paged_counts import PagedCounts
+
+KeyArray = npt.NDArray[np.uint32]
+Int64Array = npt.NDArray[np.int64]
+
+
+class BinCounts:
+    """How often each bin occurred; the zeros have none.
+
+    Args:
+        mantissa_bits: of the keys.
+    """
+
+    def __init__(self, mantissa_bits: int) -> None:
+        self._mantissa_bits = mantissa_bits
+        self._pairs = np.empty(0, np.uint32), np.empty(0, np.int64)
+        self._pages: PagedCounts | None = None
+        self._joined: tuple[KeyArray, Int64Array] | None = self._pairs
+
+    def add_pairs(self, keys: KeyArray, counts: Int64Array) -> None:
+        """Add counts by key, ascending."""
+        has_some = self._pairs[0].size > 0
+        self._pairs = _pair_kernels.merge_pairs(*self._pairs, keys, counts) if has_some else (keys, counts)
+        self._joined = None
+
+    def add(self, other: Self) -> None:
+        """Add the counts of another histogram of equal bins, which does not change."""
+        if other._pages is not None:
+            self.pages(other._pages.total).add(other._pages)
+        self.add_pairs(*other._pairs)
+
+    def pages(self, n: int) -> PagedCounts:
+        """Return pages to count n more values in; counts that they might not hold move to the pairs first."""
+        if self._pages is not None and self._pages.room < n:
+            self.add_pairs(*self._pages.pairs())
+            self._pages = None
+        if self._pages is None:
+            self._pages = PagedCounts(self._mantissa_bits)
+        self._joined = None
+        return self._pages
+
+    def pairs(self) -> tuple[KeyArray, Int64Array]:
+        """Return the occupied bins: keys, ascending, and their counts."""
+        if self._joined is None:
+            paged = self._pages.pairs() if self._pages is not None else None
+            self._joined = self._pairs if paged is None else _pair_kernels.merge_pairs(*self._pairs, *paged)
+        return self._joined
