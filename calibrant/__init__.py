@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from calibrant.errors import CalibrantError as CalibrantError
+    from calibrant.evaluation import evaluate as evaluate
     from calibrant.pipeline import capture as capture
     from calibrant.pipeline import export as export
     from calibrant.pipeline import fit as fit
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from calibrant.pipeline import stats as stats
     from calibrant.pipeline import verify as verify
     from calibrant.preprocess import preprocess as preprocess
+    from calibrant.qat_conversion import convert_qat as convert_qat
     from calibrant.sensitivity import sensitivity as sensitivity
     from calibrant.stats.run import Run as Run
     from calibrant.stats.run import open_run as open_run
@@ -32,6 +34,8 @@ __all__ = [
     "CalibrantError",
     "Run",
     "capture",
+    "convert_qat",
+    "evaluate",
     "export",
     "fit",
     "open_run",
@@ -47,6 +51,8 @@ _HOMES = {
     "CalibrantError": "calibrant.errors",
     "Run": "calibrant.stats.run",
     "capture": "calibrant.pipeline",
+    "convert_qat": "calibrant.qat_conversion",
+    "evaluate": "calibrant.evaluation",
     "fit": "calibrant.pipeline",
     "open_run": "calibrant.stats.run",
     "plan": "calibrant.pipeline",

@@ -1,6 +1,6 @@
 """What quantization costs on data that it was not calibrated on: the float model, fits, other models and dumps side by side.
 
-Everything is compared with the run's prepared model, with graph optimizations off: `OPTIMIZATIONS_OFF` is the reason.
+Everything is compared with the run's prepared model, with graph optimizations off; `optimizations_note` says why.
 """
 
 import shutil
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     MetricLike = str | UserFunction
 
 FAKE_QUANT: Final = "fake_quant"
-OPTIMIZATIONS_OFF: Final = (
-    "graph optimizations are off: onnxruntime's fused int8 kernels saturate on CPUs without VNNI, so that a score with them on "
-    "judges the machine; --fused adds what this CPU would do"
-)
 
 
 @dataclass(frozen=True)
@@ -176,6 +172,22 @@ def evaluate_models(
     listed = _model_variants({}, variants, inputs, fused=fused)
     found = _compared(reference, listed, data, inputs, labels, metrics, output, progress)
     return _framed(found, data, [])
+
+
+def optimizations_note() -> str:
+    """Say that and why graph optimizations are off, and what kind of CPU this is.
+
+    Example:
+        >>> optimizations_note().startswith("graph optimizations are off: ")
+        True
+    """
+    from calibrant.export.cpu import has_vnni
+
+    this = {True: " (this one has it)", False: " (like this one)", None: ""}[has_vnni()]
+    return (
+        f"graph optimizations are off: onnxruntime's fused int8 kernels saturate on x86 CPUs without VNNI{this}, so that a score "
+        "with them on would judge the machine; --fused adds what this CPU makes of each model"
+    )
 
 
 def score_fit(run: Run, fit: str, fake_quant: Path, feeds: "Sequence[Mapping[str, Any]]") -> pl.DataFrame:

@@ -272,7 +272,7 @@ def _chosen(outputs: Sequence[str], output: str | None) -> tuple[str, ...]:
     if output not in outputs:
         listed = ", ".join(f"'{name}'" for name in outputs)
         message = (
-            f"--output: no output '{output}'{nearest(output, outputs)}; the model's outputs of numbers are {listed}"
+            f"--output-name: no output '{output}'{nearest(output, outputs)}; the model's outputs of numbers are {listed}"
         )
         raise ConfigError(message)
     return (output,)

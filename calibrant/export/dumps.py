@@ -116,7 +116,7 @@ def _by_folder(
     found = {names[entry.name]: entry for entry in subfolders}
     for name in chosen:
         if name not in found:
-            message = f"--dumps {folder}: no sub-folder '{folder_name(name)}' for output '{name}'; dump it, or choose --output"
+            message = f"--dumps {folder}: no sub-folder '{folder_name(name)}' for output '{name}'; dump it, or choose --output-name"
             raise DataError(message)
     return {name: _dumped(found[name]) for name in chosen}
 
@@ -137,7 +137,7 @@ def _by_number(
         found[outputs[int(number["index"])]].append(file)
     for name in chosen:
         if not found[name]:
-            message = f"--dumps {folder}: no file ends with _{list(outputs).index(name)} for output '{name}'; dump it, or choose --output"
+            message = f"--dumps {folder}: no file ends with _{list(outputs).index(name)} for output '{name}'; dump it, or choose --output-name"
             raise DataError(message)
     return {name: found[name] for name in chosen}
 

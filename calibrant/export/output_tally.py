@@ -73,7 +73,7 @@ class OutputTally:
         if np.size(output) != np.size(reference):
             message = (
                 f"{self._where}, sample {self.spread.samples}: shape {list(np.shape(output))}, that of the float model is "
-                f"{list(np.shape(reference))}; compare outputs of equal size, or choose --output"
+                f"{list(np.shape(reference))}; compare outputs of equal size, or choose --output-name"
             )
             raise ShapeError(message)
         return np.reshape(output, np.shape(reference))
@@ -82,7 +82,7 @@ class OutputTally:
         if label is None or not 0 <= label < np.size(output):
             message = (
                 f"--labels: label {label} of sample {self.spread.samples - 1} is no class of {self._where}, which has "
-                f"{np.size(output)} (0 to {np.size(output) - 1}); choose another --output, or count labels from 0"
+                f"{np.size(output)} (0 to {np.size(output) - 1}); choose another --output-name, or count labels from 0"
             )
             raise DataError(message)
 

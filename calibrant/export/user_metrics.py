@@ -101,7 +101,7 @@ def user_metric(given: str | UserFunction) -> UserMetric:
         what = "is no function" if hasattr(module, name) else f"has no function '{name}'{nearest(name, functions)}"
         message = f"--metric {given}: module '{place}' {what}; expected a function of (outputs, reference, labels)"
         raise ConfigError(message)
-    return UserMetric(given, function)
+    return UserMetric(f"{Path(place).stem if place.endswith('.py') else place}:{name}", function)
 
 
 def _import(given: str, place: str) -> ModuleType:

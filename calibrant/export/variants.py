@@ -70,6 +70,6 @@ def _matched(runner: OutputRunner, name: str, chosen: Sequence[str], every: Sequ
     missing = next(output for output in chosen if output not in runner.outputs)
     listed = ", ".join(f"'{output}'" for output in runner.outputs)
     message = (
-        f"'{name}': no output '{missing}'{nearest(missing, runner.outputs)}; its outputs are {listed}; choose --output"
+        f"'{name}': no output '{missing}'{nearest(missing, runner.outputs)}; its outputs are {listed}; choose --output-name"
     )
     raise ModelError(message)
