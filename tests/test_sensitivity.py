@@ -1,5 +1,6 @@
 """Which layers hurt, in three views: values against numpy, the planted outlier first, and nothing measured twice."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import onnx
 import polars as pl
 import polars.testing
 import pytest
+from typer.testing import CliRunner
 
 import calibrant
+from calibrant.cli.app import app
 from calibrant.errors import ConfigError, LayerNotFoundError, RunError
 from calibrant.export.files import export_files
 from calibrant.layer_views import isolated, study
@@ -418,3 +421,41 @@ def test_an_unknown_metric_is_refused(tmp_path: Path) -> None:
     sensitivity(run, views=["isolated"])
     with pytest.raises(ConfigError, match="no metric 'cosin' in view isolated; did you mean 'cosine'"):
         ranking(run, metric="cosin")
+
+
+def command(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["sensitivity", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_the_command_prints_a_bar_table_worst_first(tmp_path: Path) -> None:
+    feeds = draw((1, 8, 12, 12), 4)
+    run = fitted(models.planted_outlier(), feeds, tmp_path)
+    np.savez(tmp_path / "eval.npz", x=np.concatenate([feed["x"] for feed in feeds]))
+    done = command(run.path, "--data", tmp_path / "eval.npz", "--samples", "3")
+    title, heading, _, first, *others = done.stdout.splitlines()
+    assert title == "fit default: 6 layers by their SQNR in the view 'whole', worst first"
+    assert heading.split()[:4] == ["layer", "type", "whole_db", "95_%_interval"]
+    assert first.startswith("conv4")
+    assert first.endswith("█" * 20)
+    assert len(others) == 5
+    assert "info: whole: measured on 3 samples of the evaluation data" in done.stderr
+    rows = sensitivity(run, data=str(tmp_path / "eval.npz"), samples=3)
+    assert f"{value_of(rows, 'whole', 'conv4', 'sqnr_db'):.1f}" == first.split()[2]
+    noises = 10 ** (-rows.filter(view="whole", metric="sqnr_db")["value"].to_numpy() / 10)
+    assert f"{100 * noises.max() / noises.sum():.1f} %" in first
+
+
+def test_the_command_gives_all_rows_to_machines(tmp_path: Path) -> None:
+    run = fitted(two_layers(), draw((1, 3, 8, 8), 3), tmp_path)
+    done = command(run.path, "--view", "isolated", "--layer", "b/2", "--format", "json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {(row["layer"], row["view"]) for row in rows} == {("b/2", "isolated")}
+    assert len(rows) == 4
+    command(run.path, "-o", tmp_path / "all.csv")
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 1 + run.read("sensitivity").height
+
+
+def test_the_command_ranks_by_the_only_view_asked_for(tmp_path: Path) -> None:
+    run = fitted(two_layers(), draw((1, 3, 8, 8), 3), tmp_path)
+    command(run.path)
+    assert "in the view 'statistics'" in command(run.path, "--view", "statistics").stdout
