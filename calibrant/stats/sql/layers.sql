@@ -2,9 +2,14 @@
 with weight_noise as (
     select q.fit, q.layer_id, sum(q.mse * w.n) as noise, sum(w.sum_sq) as signal
     from quant_params q
-    join weights w on w.layer_id = q.layer_id and (q.channel is null or w.channel = q.channel)
-    where q.role = 'weight'
+    join weights w on w.layer_id = q.layer_id and w.channel = q.channel
+    where q.role = 'weight' and q.channel is not null
     group by all
+    union all
+    select q.fit, q.layer_id, q.mse * w.n, w.sum_sq
+    from quant_params q
+    join (select layer_id, sum(n) as n, sum(sum_sq) as sum_sq from weights group by all) w on w.layer_id = q.layer_id
+    where q.role = 'weight' and q.channel is null
 ),
 layer_noise as (
     select
