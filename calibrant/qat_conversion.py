@@ -221,7 +221,10 @@ def _verified(
         tell(Event("verify", "warn", str(error)))
         return ConvertedModel(files, found.frame(), tuple(told), report)
     if near < LEAST_DB:
-        text = f"the fake-quant model is {near:.1f} dB from the source model, where {LEAST_DB:.0f} dB are expected; see what stays in float"
+        text = (
+            f"the fake-quant model is {near:.1f} dB from the source model, where {LEAST_DB:.0f} dB are expected: float biases that were "
+            "quantized, and values half way between two codes, move results by a step; round biases to whole scale_d * scale_w there"
+        )
         tell(Event("verify", "warn", text))
     return ConvertedModel(files, found.frame(), tuple(told), report, near)
 

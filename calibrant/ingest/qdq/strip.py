@@ -19,6 +19,7 @@ from calibrant.ingest.qdq.grids import DEQUANTIZE, QUANTIZE, RANGES, DataGrid, G
 from calibrant.stats.events import Event
 
 Slot = tuple[str, int]  # node name and input
+Limits = tuple[int | None, int | None]  # ends of a Clip of codes; None: the end of their type
 _PLAIN_OPSET: Final = 11  # Round exists, and Clip takes its limits as inputs, from here on
 
 
@@ -141,19 +142,20 @@ class _Stripper:
             self._hand_out(node, data, grid)
         self._remove(node)
 
-    def _limits(self, node: ir.Node, codes: ir.Value) -> tuple[int, int] | None:
+    def _limits(self, node: ir.Node, codes: ir.Value) -> Limits | None:
         """Return the ends of a Clip of codes that only DequantizeLinear nodes read, as exporters write 7-bit data."""
         output = node.outputs[0]
         read = all(is_pair_node(use.node, DEQUANTIZE) and use.idx == 0 for use in output.uses())
         if node.op_type != "Clip" or node.domain or node.inputs[0] is not codes or not read or output.is_graph_output():
             return None
-        ends = [self.constants.array(value) for value in node.inputs[1:3] if value is not None]
-        if len(ends) != 2 or any(one is None for one in ends):
+        given = [*node.inputs[1:3], None, None][:2]
+        if any(value is not None and self.constants.array(value) is None for value in given):
             return None
-        low, high = (int(one.item()) for one in ends if one is not None)
+        ends = [None if value is None else self.constants.array(value) for value in given]
+        low, high = (None if one is None else int(one.item()) for one in ends)
         return low, high
 
-    def _close(self, node: ir.Node, data: ir.Value, grid: Grid, limits: tuple[int, int] | None) -> None:
+    def _close(self, node: ir.Node, data: ir.Value, grid: Grid, limits: Limits | None) -> None:
         """Take a DequantizeLinear out; `grid` is that of the QuantizeLinear before it."""
         other, output = read_grid(node, self.constants), node.outputs[0]
         reason = grid.refusal()
@@ -222,7 +224,7 @@ class _Stripper:
     # What int8 data cannot express.
 
     def _plain(
-        self, node: ir.Node, data: ir.Value, grid: Grid, other: Grid, limits: tuple[int, int] | None, reason: str
+        self, node: ir.Node, data: ir.Value, grid: Grid, other: Grid, limits: Limits | None, reason: str
     ) -> None:
         """Put plain operators in the place of a pair, or nothing where there are none for it."""
         self.found.refused.update({(str(use.node.name), use.idx): reason for use in node.outputs[0].uses()})
@@ -235,7 +237,7 @@ class _Stripper:
             self.found.events.append(Event("export", "warn", text, str(node.name)))
             self._replace(node.outputs[0], data, str(node.name))
             return
-        low, high = limits or RANGES[grid.code_type]
+        low, high = _ends(limits, grid)
         (scale, zero), (step, start) = (one for one in spread if one is not None)
         steps = [
             ("Div", (scale,)),
@@ -320,9 +322,15 @@ def _maker(value: ir.Value) -> ir.Node:
     return node
 
 
-def _narrowed(whole: DataGrid, limits: tuple[int, int], grid: Grid) -> DataGrid:
-    shift = RANGES[grid.code_type][0] - whole.low
-    return DataGrid(whole.scale, whole.offset, max(whole.low, limits[0] - shift), min(whole.high, limits[1] - shift))
+def _ends(limits: Limits | None, grid: Grid) -> tuple[int, int]:
+    """Return the least and the greatest code that are used."""
+    (low, high), (first, last) = limits or (None, None), RANGES[grid.code_type]
+    return first if low is None else max(low, first), last if high is None else min(high, last)
+
+
+def _narrowed(whole: DataGrid, limits: Limits, grid: Grid) -> DataGrid:
+    (low, high), shift = _ends(limits, grid), RANGES[grid.code_type][0] - whole.low
+    return DataGrid(whole.scale, whole.offset, low - shift, high - shift)
 
 
 def _spread(grid: Grid, rank: int | None) -> tuple[Array, Array] | None:
