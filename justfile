@@ -73,6 +73,11 @@ proto:
     .venv-proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. calibrant/proto/calibration_config.proto calibrant/proto/retrain_config.proto calibrant/proto/optimize_conf.proto calibrant/proto/record.proto
     .venv-proto/bin/python -m pytest -q tests/test_proto_generated.py tests/test_simple_config.py tests/test_retrain_config.py tests/test_optimize_conf.py tests/test_record.py
 
+# Write docs/tables.md anew from the schemas and their notes.
+docs: env
+    {{bin}}/python -m calibrant.stats.schema_page > .tables.md
+    mv .tables.md docs/tables.md
+
 # Build the wheel.
 build: env
     {{bin}}/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .

@@ -8,6 +8,8 @@ import pytest
 import typer.main
 
 from calibrant.cli.app import app
+from calibrant.stats.schema_page import schema_page
+from calibrant.stats.table_notes import TABLE_NOTES
 from calibrant.stats.tables import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,6 +31,16 @@ def test_every_column_is_documented_with_its_type(table):
     text = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
     section = text.split(f"\n## {table}: ")[1].split("\n## ")[0]
     assert documented_columns(section) == {name: str(dtype) for name, dtype in SCHEMAS[table].items()}
+
+
+def test_the_page_of_the_tables_is_what_the_code_says():
+    assert (ROOT / "docs" / "tables.md").read_text(encoding="utf-8") == schema_page(), "run: just docs"
+
+
+@pytest.mark.parametrize("table", TABLE_NOTES)
+def test_no_note_is_on_a_column_that_is_not_there(table):
+    there = {"tensor_id", "sample", "values", "shape"} if table == "captures" else set(SCHEMAS[table])
+    assert set(TABLE_NOTES[table].columns) <= there
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,0 +1,72 @@
+"""The head of the page: what was calibrated, with what, and how accurate it is before and after."""
+
+from typing import Any
+
+import polars as pl
+
+from calibrant.report_page.numbers import short
+from calibrant.stats.run import FitRecord, Run
+
+
+def run_summary(run: Run) -> dict[str, Any]:
+    """Return model, data, configuration of each fit, accuracy, versions and counts of a run."""
+    info = run.info
+    return {
+        "name": info.model_name,
+        "path": str(run.path),
+        "data": info.data,
+        "samples": info.samples,
+        "facts": _facts(run),
+        "fits": {name: _fit_facts(record) for name, record in info.fits.items()},
+        "evaluation": _evaluation(run),
+        "versions": dict(info.versions),
+        "seconds": {name: short(value) for name, value in info.seconds.items() if "." not in name},
+    }
+
+
+def _facts(run: Run) -> list[list[str]]:
+    info = run.info
+    fixed = ", ".join(f"{name}={value}" for name, value in info.fix_input.items())
+    fusion = "fused" if info.do_fusion else "not fused"
+    skipped = f", but {', '.join(info.skip_fusion_layers)}" if info.skip_fusion_layers else ""
+    facts = [
+        ["Model", info.model],
+        ["Model hash", info.model_hash],
+        ["Data", info.data],
+        ["Samples", f"{info.samples} in batches of {info.batch_size}{', one at a time' if info.one_by_one else ''}"],
+        ["Data fingerprint", info.data_fingerprint or ""],
+        ["Activations", "raw values kept" if info.keep != "stats" else "statistics only"],
+        ["BatchNormalization", fusion + skipped],
+        ["Fixed inputs", fixed],
+        ["Processor", info.cpu],
+        ["Run", str(run.path)],
+    ]
+    return [fact for fact in facts if fact[1]]
+
+
+def _fit_facts(record: FitRecord) -> dict[str, Any]:
+    source = record.config_source or ("AMCT's defaults" if not record.config_text else "given in Python")
+    return {
+        "source": source,
+        "text": record.config_text,
+        "hash": record.config_hash,
+        "exact": record.exact,
+        "prefix": record.prefix,
+    }
+
+
+def _evaluation(run: Run) -> list[dict[str, Any]]:
+    frame = run.read("evaluation")
+    columns = [
+        name
+        for name in ("fit", "variant", "output", "metric", "value", "low", "high", "samples", "data")
+        if name in frame.columns
+    ]
+    rows = frame.select(columns).sort("fit", "metric", "variant").iter_rows(named=True)
+    return [{key: short(value) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
+
+
+def run_events(run: Run) -> list[dict[str, Any]]:
+    """Return the events of a run, the gravest first."""
+    rank = pl.col("severity").replace_strict({"error": 0, "warn": 1}, default=2, return_dtype=pl.Int8)
+    return run.read("events").sort(rank, maintain_order=True).to_dicts()
