@@ -84,6 +84,10 @@ class ConstantValues:
             self._evaluate(value.producer())
         return self._known.get(value)
 
+    def know(self, value: ir.Value, array: Array) -> None:
+        """Take a constant value from somebody who has computed it."""
+        self._known[value] = array
+
     def fold(self, node: ir.Node) -> list[ir.Value]:
         """Replace a constant node by initializers of its outputs' names and return those; none where it has to stay."""
         outputs = [value for value in node.outputs if value.uses()]

@@ -68,18 +68,31 @@ class DequantizedConstants:
 
     Args:
         graph: in topological order.
+        constants: its constant values; those of the nodes become known to it.
+
+    Raises:
+        ModelError: a constant that cannot be evaluated, or scales that do not fit it.
     """
 
     def __init__(self, graph: ir.Graph, constants: ConstantValues) -> None:
         self.graph = graph
         self.constants = constants
+        self._stored: dict[ir.Node, tuple[Grid, Array]] = {}
+        for node in graph:  # in order, so that what follows from one is known to the next
+            if is_pair_node(node, DEQUANTIZE) and (found := self._read(node)) is not None:
+                self._stored[node] = found
+                constants.know(node.outputs[0], self.values(node))
 
     def codes(self, node: ir.Node) -> tuple[Grid, Array] | None:
-        """Return the grid and the codes of a DequantizeLinear of a constant; None where its input is computed.
+        """Return the grid and the codes of a DequantizeLinear of a constant; None where its input is computed."""
+        return self._stored.get(node)
 
-        Raises:
-            ModelError: a constant that cannot be evaluated, or scales that do not fit it.
-        """
+    def values(self, node: ir.Node) -> Array:
+        """Return what a DequantizeLinear of a constant makes, in its float type."""
+        (grid, codes), dtype = self._stored[node], node.outputs[0].dtype
+        return grid.dequantize(codes).astype(np.float32 if dtype is None else dtype.numpy())
+
+    def _read(self, node: ir.Node) -> tuple[Grid, Array] | None:
         value = node.inputs[0]
         if value is None or value not in self.constants:
             return None

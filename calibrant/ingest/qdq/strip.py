@@ -78,8 +78,8 @@ class _Stripper:
             if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1
         )
         for node in [node for node in self.graph if is_pair_node(node, DEQUANTIZE)]:
-            if (constant := stored.codes(node)) is not None:
-                self._fold(node, *constant)
+            if stored.codes(node) is not None:
+                self._fold(node, stored.values(node))
         for node in [node for node in self.graph if is_pair_node(node, QUANTIZE)]:
             if node.outputs[0].uses() or node.outputs[0].is_graph_output():
                 self._open(node)
@@ -89,10 +89,9 @@ class _Stripper:
 
     # Constants.
 
-    def _fold(self, node: ir.Node, grid: Grid, codes: Array) -> None:
+    def _fold(self, node: ir.Node, values: Array) -> None:
         output = node.outputs[0]
         source = self._source(node)
-        values = grid.dequantize(codes).astype(output.dtype.numpy() if output.dtype is not None else np.float32)
         wanted = self._freed(source, node) or self.names.take(f"{output.name}.value")
         self._replace(output, make_initializer(self.graph, wanted, values), str(node.name))
         self._remove(node)
