@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import onnxruntime as ort
 from calibrant.errors import DataError, ModelError, first_line, nearest
 from calibrant.ingest.batches import Batch, fixed_batch, join, make_batches
 from calibrant.ingest.model import ModelInput
+from calibrant.ingest.sample_axis import ROUNDING
 from calibrant.ingest.samples import Sample
 from calibrant.ingest.session import QUIET, SESSION_ERRORS, plain_options
 
@@ -69,11 +71,15 @@ class OutputRunner:
             DataError: onnxruntime refuses a sample; the message names it.
             ModelError: an output of a model of fixed batch size cannot be split into samples.
         """
+        axes: dict[str, int] = {}
         for batch in make_batches(samples, self._inputs_given(), self._size or 1):
             found = self._run(batch)
-            count = self._size or 1
-            for index in range(len(batch.samples)):
-                yield {name: self._own(name, array, index, count) for name, array in found.items()}
+            if self._size in (None, 1):
+                yield found
+                continue
+            axes = axes or self._sample_axes(batch, found)
+            parts = {name: np.split(array, self._size, axis=axes[name]) for name, array in found.items()}
+            yield from ({name: part[index] for name, part in parts.items()} for index in range(len(batch.samples)))
 
     def _open(self, model: Path | bytes, options: Any) -> Any:
         if isinstance(model, Path) and not model.is_file():
@@ -103,9 +109,12 @@ class OutputRunner:
     def _inputs_given(self) -> list[ModelInput]:
         return [replace(spec, name=name) for spec, name in zip(self._inputs, self._given, strict=True)]
 
-    def _run(self, batch: Batch) -> dict[str, Array]:
+    def _run(self, batch: Batch, turn: int = 0) -> dict[str, Array]:
+        """Return the outputs of a batch, whose samples are moved on by `turn` places."""
         feed = join(batch.samples, self._inputs_given(), self._size)
-        named = {spec.name: feed[given] for spec, given in zip(self._inputs, self._given, strict=True)}
+        named = {
+            spec.name: _turned(feed[given], spec, turn) for spec, given in zip(self._inputs, self._given, strict=True)
+        }
         try:
             arrays = self._session.run(list(self.outputs), named)
         except SESSION_ERRORS as error:
@@ -114,20 +123,34 @@ class OutputRunner:
             raise DataError(message) from error
         return dict(zip(self.outputs, map(np.asarray, arrays), strict=True))
 
-    def _own(self, name: str, array: Array, index: int, count: int) -> Array:
-        """Return one sample's part of an output of a batch."""
-        if count == 1:
-            return array
-        axes = [axis for axis, size in enumerate(array.shape) if size == count] or [
-            axis for axis, size in enumerate(array.shape[:1]) if size % count == 0
-        ]
-        if not axes:
-            message = (
-                f"{self._name}: output '{name}' of shape {list(array.shape)} cannot be split into its {count} samples; "
-                "export the model with a batch of 1 or a free one"
-            )
-            raise ModelError(message)
-        return np.split(array, count, axis=axes[0])[index]
+    def _sample_axes(self, batch: Batch, found: Mapping[str, Array]) -> dict[str, int]:
+        """Return the axis of each output along which the samples move on when they are moved on in the batch."""
+        turned, count = self._run(batch, 1), self._size or 1
+        axes = {}
+        for name, array in found.items():
+            misses = {
+                axis: _distance(np.roll(array, size // count, axis), turned[name])
+                for axis, size in enumerate(array.shape)
+                if size and size % count == 0
+            }
+            axes[name] = min(misses, key=misses.__getitem__, default=-1)
+            if misses.get(axes[name], inf) > ROUNDING:
+                message = (
+                    f"{self._name}: output '{name}' of shape {list(array.shape)} cannot be split into its {count} samples; "
+                    "export the model with a batch of 1 or a free one"
+                )
+                raise ModelError(message)
+        return axes
+
+
+def _turned(array: Array, spec: ModelInput, turn: int) -> Array:
+    return array if spec.batch_axis is None or not turn else np.roll(array, turn, axis=spec.batch_axis)
+
+
+def _distance(one: Array, other: Array) -> float:
+    """Return the greatest difference, relative to the greatest value; what is not finite counts as zero."""
+    x, y = (np.nan_to_num(array.astype(np.float64), nan=0, posinf=0, neginf=0) for array in (one, other))
+    return float(np.abs(x - y).max(initial=0)) / max(float(np.abs(x).max(initial=0)), float(np.finfo(np.float32).tiny))
 
 
 def _resized(spec: ModelInput, name: str, shape: Sequence[int | str | None]) -> ModelInput:
