@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from calibrant.stats._count_kernels import BLOCK
-from calibrant.stats._jit import kernel
+from calibrant.stats._count_kernels import BLOCK, CACHE_LINE
+from calibrant.stats._jit import kernel, prefetch
 from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number, Orders, order_of
 
 PATCH = 64  # values of a block that are searched for extremes at once
@@ -99,6 +99,17 @@ def _collect_block(
 
 
 @kernel
+def _next_above(maxima: Orders, index: Number, floor: Number, bits: Keys) -> Number:
+    """Return the next block with an order above a floor, and ask for its memory."""
+    while index < maxima.size and maxima[index] <= floor:
+        index += 1
+    if index < maxima.size:
+        for line in range(BLOCK // CACHE_LINE):
+            prefetch(bits, min(index * BLOCK + line * CACHE_LINE, bits.size - 1))
+    return index
+
+
+@kernel
 def collect_top(bits: Keys, maxima: Orders, flip: Number, floor: Number, keep: Number, buffer: Orders) -> Number:
     """Collect the finite orders above a floor, at least the `keep` greatest of them.
 
@@ -114,11 +125,12 @@ def collect_top(bits: Keys, maxima: Orders, flip: Number, floor: Number, keep: N
         How many entries of the buffer are filled.
     """
     used = np.int64(0)
-    for index in range(maxima.size):
-        if maxima[index] <= floor:
-            continue
+    index = _next_above(maxima, 0, floor, bits)
+    while index < maxima.size:
+        following = _next_above(maxima, index + 1, floor, bits)
         if used > buffer.size - BLOCK:
             floor = _thin_out(buffer, used, keep)
             used = np.int64(keep)
         used = _collect_block(bits, index * BLOCK, min((index + 1) * BLOCK, bits.size), flip, floor, buffer, used)
+        index = following
     return used

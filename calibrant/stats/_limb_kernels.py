@@ -1,51 +1,72 @@
-"""Fixed-point sums: one row of limbs a channel, lowest limb first."""
-
-import math
+"""Fixed-point sums: one row of limbs a channel, lowest limb first. Float64 values come as their bit patterns."""
 
 import numpy as np
 
 from calibrant.stats._jit import kernel
-from calibrant.stats._orders import Counts, Number, Reals
+from calibrant.stats._orders import Counts, Number
+
+FRACTION_BITS = 52
+EXPONENT_BIAS = 1075  # a value is its integer significand times two to the exponent field less this
 
 
 @kernel
-def _limb_position(value: Number, lowest_bit: Number) -> tuple[Number, Number]:
-    """Split a finite value: its integer significand and the bit of the sum where that starts."""
-    fraction, exponent = math.frexp(value)
-    significand = np.int64(math.ldexp(fraction, 53))
-    return significand, np.int64(exponent) - 53 - lowest_bit
+def _significand(pattern: Number) -> Number:
+    """Return the integer significand of a magnitude."""
+    fraction = pattern & ((np.int64(1) << FRACTION_BITS) - 1)
+    return fraction | (np.int64(1) << FRACTION_BITS) if (pattern >> FRACTION_BITS) & 0x7FF else fraction
 
 
 @kernel
-def _misplaced(value: Number, lowest_bit: Number, highest_bit: Number) -> Number:
-    """Tell whether a value has bits outside [lowest_bit, highest_bit)."""
-    if not math.isfinite(value) or math.frexp(value)[1] > highest_bit:
+def _position(pattern: Number, lowest_bit: Number) -> Number:
+    """Return the bit of the sum where the significand starts."""
+    return max((pattern >> FRACTION_BITS) & 0x7FF, np.int64(1)) - EXPONENT_BIAS - lowest_bit
+
+
+@kernel
+def _misplaced(pattern: Number, lowest_bit: Number, highest_bit: Number) -> Number:
+    """Tell whether a value is not finite or has bits outside [lowest_bit, highest_bit)."""
+    significand, position = _significand(pattern), _position(pattern, lowest_bit)
+    if (pattern >> FRACTION_BITS) & 0x7FF == 0x7FF:
         return True
-    significand, position = _limb_position(value, lowest_bit)
+    room = highest_bit - lowest_bit - position  # bits of the significand that fit
+    if room <= FRACTION_BITS and significand >> max(room, np.int64(0)):
+        return True
     return position < 0 and (position <= -64 or significand & ((np.int64(1) << -position) - 1) != 0)
 
 
 @kernel
-def add_exactly(limbs: Counts, values: Reals, lowest_bit: Number, highest_bit: Number) -> Number:
-    """Add a value to each row of limbs; return the index of a value out of range, and add nothing then, or -1."""
-    for row in range(values.size):
-        if values[row] != 0.0 and _misplaced(values[row], lowest_bit, highest_bit):
-            return row
-    for row in range(values.size):
-        if values[row] == 0.0:
-            continue
-        significand, position = _limb_position(values[row], lowest_bit)
-        if position < 0:
-            significand >>= -position
-            position = np.int64(0)
-        limb, shift = position // 32, position % 32
-        magnitude, sign = abs(significand), 1 if significand > 0 else -1
-        low = (magnitude & 0xFFFFFFFF) << shift
-        high = ((magnitude >> 32) << shift) + (low >> 32)
-        limbs[row, limb] += sign * (low & 0xFFFFFFFF)
-        limbs[row, limb + 1] += sign * (high & 0xFFFFFFFF)
-        limbs[row, limb + 2] += sign * (high >> 32)
+def add_exactly(limbs: Counts, patterns: Counts, lowest_bit: Number, highest_bit: Number) -> Number:
+    """Add values of shape (N, C) to the first C rows of limbs; or return the place of one out of range, and add nothing.
+
+    Returns:
+        ``row * C + channel``, or -1.
+    """
+    for row in range(patterns.shape[0]):
+        for channel in range(patterns.shape[1]):
+            pattern = patterns[row, channel] & 0x7FFFFFFFFFFFFFFF
+            if pattern and _misplaced(pattern, lowest_bit, highest_bit):
+                return row * patterns.shape[1] + channel
+    for channel in range(patterns.shape[1]):
+        for row in range(patterns.shape[0]):
+            pattern = patterns[row, channel] & 0x7FFFFFFFFFFFFFFF
+            if pattern:
+                sign = np.int64(-1) if patterns[row, channel] < 0 else np.int64(1)
+                _add_at(limbs[channel], _significand(pattern), _position(pattern, lowest_bit), sign)
     return -1
+
+
+@kernel
+def _add_at(limbs: Counts, significand: Number, position: Number, sign: Number) -> None:
+    """Add a significand at a bit of one row of limbs."""
+    if position < 0:
+        significand >>= -position
+        position = np.int64(0)
+    limb, shift = position >> 5, position & 31
+    low = (significand & 0xFFFFFFFF) << shift
+    high = ((significand >> 32) << shift) + (low >> 32)
+    limbs[limb] += sign * (low & 0xFFFFFFFF)
+    limbs[limb + 1] += sign * (high & 0xFFFFFFFF)
+    limbs[limb + 2] += sign * (high >> 32)
 
 
 @kernel

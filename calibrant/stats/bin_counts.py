@@ -10,6 +10,7 @@ from calibrant.stats.paged_counts import PagedCounts
 
 KeyArray = npt.NDArray[np.uint32]
 Int64Array = npt.NDArray[np.int64]
+Pairs = tuple[KeyArray, Int64Array]
 
 
 class BinCounts:
@@ -21,14 +22,13 @@ class BinCounts:
 
     def __init__(self, mantissa_bits: int) -> None:
         self._mantissa_bits = mantissa_bits
-        self._pairs = np.empty(0, np.uint32), np.empty(0, np.int64)
+        self._pairs: Pairs = np.empty(0, np.uint32), np.empty(0, np.int64)
         self._pages: PagedCounts | None = None
-        self._joined: tuple[KeyArray, Int64Array] | None = self._pairs
+        self._joined: Pairs | None = self._pairs
 
     def add_pairs(self, keys: KeyArray, counts: Int64Array) -> None:
         """Add counts by key, ascending."""
-        has_some = self._pairs[0].size > 0
-        self._pairs = _pair_kernels.merge_pairs(*self._pairs, keys, counts) if has_some else (keys, counts)
+        self._pairs = _added(self._pairs, (keys, counts))
         self._joined = None
 
     def add(self, other: Self) -> None:
@@ -47,9 +47,15 @@ class BinCounts:
         self._joined = None
         return self._pages
 
-    def pairs(self) -> tuple[KeyArray, Int64Array]:
+    def pairs(self) -> Pairs:
         """Return the occupied bins: keys, ascending, and their counts."""
         if self._joined is None:
-            paged = self._pages.pairs() if self._pages is not None else None
-            self._joined = self._pairs if paged is None else _pair_kernels.merge_pairs(*self._pairs, *paged)
+            self._joined = self._pairs if self._pages is None else _added(self._pairs, self._pages.pairs())
         return self._joined
+
+
+def _added(one: Pairs, two: Pairs) -> Pairs:
+    """Return counts by key added; what has nothing added to it is not copied."""
+    if not one[0].size or not two[0].size:
+        return one if one[0].size else two
+    return _pair_kernels.merge_pairs(*one, *two)

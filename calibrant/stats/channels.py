@@ -110,9 +110,8 @@ class ChannelStatistics:
         self._n[:channels] += samples * values_per_channel
         np.minimum(self._minimum[:channels], fold.channel_minimum, out=self._minimum[:channels])
         np.maximum(self._maximum[:channels], fold.channel_maximum, out=self._maximum[:channels])
-        for totals, squares in zip(fold.channel_totals, fold.channel_squares, strict=True):
-            self._totals.add(totals)
-            self._squares.add(squares)
+        self._totals.add(fold.channel_totals)
+        self._squares.add(fold.channel_squares)
 
     def merge(self, other: Self) -> Self:
         """Return the statistics of both together; the empty one is the identity."""

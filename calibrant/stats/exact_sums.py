@@ -49,29 +49,34 @@ class ExactSums:
         return int(self._limbs.shape[0])
 
     def add(self, values: Float64Array) -> None:
-        """Add one value to each channel, in place.
+        """Add values to the channels, in place.
 
         Args:
-            values: shape (C,), C at most `size`; the remaining channels get nothing.
+            values: shape (C,) or (N, C): one value, or N, for each of the first C channels; the others get nothing.
 
         Raises:
             ShapeError: more values than channels.
-            RangeError: a value is not finite, or has bits outside the range of this sum.
+            RangeError: a value is not finite, or has bits outside the range of this sum; nothing is added then.
         """
-        array = np.ascontiguousarray(values, np.float64).reshape(-1)
-        if array.size > self.size:
-            message = f"exact sums: {array.size} values for {self.size} channels"
+        rows = np.atleast_2d(np.ascontiguousarray(values, np.float64))
+        if rows.shape[1] > self.size:
+            message = f"exact sums: {rows.shape[1]} values for {self.size} channels"
             raise ShapeError(message)
-        if self._additions >= ADDITIONS:
+        for start in range(0, len(rows), ADDITIONS):
+            self._add(rows[start : start + ADDITIONS])
+
+    def _add(self, rows: Float64Array) -> None:
+        if self._additions + len(rows) > ADDITIONS:
             self._carry()
-        wrong = _limb_kernels.add_exactly(self._limbs, array, self._lowest_bit, self._highest_bit)
+        wrong = _limb_kernels.add_exactly(self._limbs, rows.view(np.int64), self._lowest_bit, self._highest_bit)
         if wrong >= 0:
+            row, channel = divmod(wrong, rows.shape[1])
             message = (
-                f"exact sums: value {array[wrong]} of channel {wrong} is outside the range "
+                f"exact sums: value {rows[row, channel]} of channel {channel} is outside the range "
                 f"2**{self._lowest_bit} to 2**{self._highest_bit}; nothing of it was added"
             )
             raise RangeError(message)
-        self._additions += 1
+        self._additions += len(rows)
 
     def merge(self, other: Self) -> Self:
         """Return the sums of both together; of two sizes the greater holds.

@@ -29,13 +29,7 @@ class Runs(NamedTuple):
 
     def merged(self, other: "Runs", keep: int) -> "Runs":
         """Return the `keep` greatest of both, the last count cut."""
-        if not other.orders.size:
-            return self
         return Runs(*_extreme_kernels.merge_top(*self, *other, keep))
-
-    def floor(self, keep: int) -> int:
-        """Return what an order must exceed to change the `keep` greatest."""
-        return int(self.orders[-1]) if int(self.counts.sum()) == keep else LOWEST
 
 
 class BlockBounds(NamedTuple):
@@ -51,43 +45,89 @@ class BlockBounds(NamedTuple):
         return cls(np.empty(blocks, np.int32), np.empty(blocks, np.int32))
 
 
-class Extremes(NamedTuple):
-    """The greatest orders of x (`top`) and of -x (`bottom`)."""
+class TopOrders:
+    """The `keep` greatest of the orders that were offered, as a multiset without zeros.
 
-    top: Runs
-    bottom: Runs
+    Offers wait unsorted until as many of them have come as are kept: a batch of a long run adds few.
 
-    @classmethod
-    def empty(cls) -> Self:
-        """Return the extremes of nothing."""
-        return cls(Runs.empty(), Runs.empty())
+    Args:
+        keep: how many, counted with multiplicity.
+    """
 
-    @classmethod
-    def of_sorted(cls, orders: OrderArray, first: int, last: int, keep: int) -> Self:
-        """Return the extremes of ascending orders, whose finite ones are at [first, last)."""
-        top = _extreme_kernels.top_runs(orders[first:], last - first, keep)
-        bottom = _extreme_kernels.top_runs(np.invert(orders[:last])[::-1].copy(), last - first, keep)
-        return cls(Runs(*top), Runs(*bottom))
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._runs = Runs.empty()
+        self._floor = LOWEST
+        self._waiting: list[OrderArray] = []
+        self._waiting_size = 0
 
-    def merged(self, other: "Extremes", keep: int) -> "Extremes":
-        """Return the extremes of both multisets together."""
-        return Extremes(self.top.merged(other.top, keep), self.bottom.merged(other.bottom, keep))
+    @property
+    def floor(self) -> int:
+        """What an order must exceed to change anything, as far as offers were looked at."""
+        return self._floor
 
-    def with_values(self, bits: KeyArray, bounds: BlockBounds, floors: tuple[int, int], keep: int) -> "Extremes":
-        """Return the extremes with those of an array.
+    def offer(self, orders: OrderArray) -> None:
+        """Add orders of finite values, in any order."""
+        self._waiting.append(orders)
+        self._waiting_size += orders.size
+        if self._waiting_size >= self._keep:
+            self._settle()
+
+    def add(self, runs: Runs) -> None:
+        """Add a multiset."""
+        self._runs = self._runs.merged(runs, self._keep)
+        held = int(self._runs.counts.sum())
+        self._floor = int(self._runs.orders[-1]) if held == self._keep else LOWEST
+
+    def runs(self) -> Runs:
+        """Return what is kept."""
+        if self._waiting_size:
+            self._settle()
+        return self._runs
+
+    def _settle(self) -> None:
+        orders = np.sort(np.concatenate(self._waiting))
+        self._waiting, self._waiting_size = [], 0
+        self.add(Runs(*_extreme_kernels.top_runs(orders, orders.size, self._keep)))
+
+
+class Extremes:
+    """The greatest orders of x (`top`) and of -x (`bottom`).
+
+    Args:
+        keep: how many of each.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self.top, self.bottom = TopOrders(keep), TopOrders(keep)
+
+    def add(self, other: Self) -> None:
+        """Add the extremes of another multiset, which keeps what it has."""
+        self.top.add(other.top.runs())
+        self.bottom.add(other.bottom.runs())
+
+    def add_sorted(self, orders: OrderArray, first: int, last: int) -> None:
+        """Add ascending orders, whose finite ones are at [first, last)."""
+        self.top.add(Runs(*_extreme_kernels.top_runs(orders[first:], last - first, self._keep)))
+        negated = np.invert(orders[:last])[::-1].copy()
+        self.bottom.add(Runs(*_extreme_kernels.top_runs(negated, last - first, self._keep)))
+
+    def add_values(self, bits: KeyArray, bounds: BlockBounds, floors: tuple[int, int]) -> None:
+        """Add the values of an array.
 
         Args:
             bits: its patterns.
             bounds: of its blocks.
-            floors: what the orders of x and of -x must exceed to be among the `keep` greatest, as far as is known.
-            keep: how many are held.
+            floors: what the orders of x and of -x must exceed to be among the greatest kept, as far as is known.
         """
-        top = _collected(bits, bounds.maxima, 0, max(floors[0], self.top.floor(keep)), keep)
-        bottom = _collected(bits, ~bounds.minima, -1, max(floors[1], self.bottom.floor(keep)), keep)
-        return self.merged(Extremes(top, bottom), keep)
+        self._collect(self.top, bits, bounds.maxima, 0, floors[0])
+        self._collect(self.bottom, bits, ~bounds.minima, -1, floors[1])
 
-
-def _collected(bits: KeyArray, maxima: OrderArray, flip: int, floor: int, keep: int) -> Runs:
-    buffer = np.empty(2 * keep + 4 * BLOCK, np.int32)
-    used = _extreme_kernels.collect_top(bits, maxima, np.int32(flip), np.int32(floor), keep, buffer)
-    return Runs(*_extreme_kernels.top_runs(np.sort(buffer[:used]), used, keep)) if used else Runs.empty()
+    def _collect(self, side: TopOrders, bits: KeyArray, maxima: OrderArray, flip: int, floor: int) -> None:
+        floor = max(floor, side.floor)
+        if not (maxima > floor).any():
+            return
+        buffer = np.empty(2 * self._keep + 4 * BLOCK, np.int32)
+        used = _extreme_kernels.collect_top(bits, maxima, np.int32(flip), np.int32(floor), self._keep, buffer)
+        side.offer(buffer[:used].copy())

@@ -25,8 +25,8 @@ from calibrant.stats.histogram_tables import (
     COUNTERS,
     HistogramTables,
     counters_row,
-    extremes_of_table,
     require_columns,
+    runs_of_table,
 )
 from calibrant.stats.paged_counts import FLOAT32_MANTISSA_BITS
 from calibrant.stats.percentiles import Side, binned, rank_of, ranked
@@ -82,7 +82,7 @@ class LogLinearHistogram:
         self._mantissa_bits = mantissa_bits
         self._extremes_kept = extremes_kept
         self._bins = BinCounts(mantissa_bits)
-        self._extremes = Extremes.empty()
+        self._extremes = Extremes(extremes_kept)
         self._n = self._n_zero = self._n_nan = self._n_inf = 0
 
     @classmethod
@@ -127,8 +127,7 @@ class LogLinearHistogram:
         orders.sort()
         keys, counts, n_zero, n_nan, first, last = _pair_kernels.count_sorted(orders, self._shift)
         self._bins.add_pairs(keys, counts)
-        found = Extremes.of_sorted(orders, first, last, self._extremes_kept)
-        self._extremes = self._extremes.merged(found, self._extremes_kept)
+        self._extremes.add_sorted(orders, first, last)
         self._add_counters(bits.size, n_zero, n_nan, bits.size - (last - first) - n_nan)
 
     def _count_part(self, bits: KeyArray, scratch: CountScratch | None) -> None:
@@ -152,7 +151,7 @@ class LogLinearHistogram:
             pages.pour(tables, int(facts[LEAST]), int(facts[GREATEST]), bits.size)
         self._add_counters(bits.size, *facts[:LEAST])
         floors = pages.floors(self._n_zero, self._extremes_kept)
-        self._extremes = self._extremes.with_values(bits, bounds, floors, self._extremes_kept)
+        self._extremes.add_values(bits, bounds, floors)
 
     def _add_counters(self, n: int, n_zero: int, n_nan: int, n_inf: int) -> None:
         self._n += n
@@ -163,7 +162,7 @@ class LogLinearHistogram:
     def _absorb(self, other: Self) -> None:
         """Add another histogram of equal bins, which does not change."""
         self._bins.add(other._bins)
-        self._extremes = self._extremes.merged(other._extremes, self._extremes_kept)
+        self._extremes.add(other._extremes)
         self._add_counters(other._n, other._n_zero, other._n_nan, other._n_inf)
 
     def merge(self, other: Self) -> Self:
@@ -265,18 +264,19 @@ class LogLinearHistogram:
     @property
     def largest(self) -> tuple[Float32Array, Int64Array]:
         """The K greatest finite values, descending, with their counts; the last count is cut so that they sum to K."""
-        orders, counts = self._with_zeros(self._extremes.top)
+        orders, counts = self._with_zeros(self._extremes.top.runs())
         return order_values(orders), counts
 
     @property
     def smallest(self) -> tuple[Float32Array, Int64Array]:
         """The K least finite values, ascending, with their counts; the last count is cut so that they sum to K."""
-        orders, counts = self._with_zeros(self._extremes.bottom)
+        orders, counts = self._with_zeros(self._extremes.bottom.runs())
         return order_values(~orders), counts
 
     def _with_zeros(self, runs: Runs) -> Runs:
-        zeros = np.zeros(1 if self._n_zero else 0, np.int32), np.full(1 if self._n_zero else 0, self._n_zero, np.int64)
-        return runs.merged(Runs(*zeros), self._extremes_kept)
+        if self._n_zero == 0:
+            return runs
+        return runs.merged(Runs(np.zeros(1, np.int32), np.array([self._n_zero], np.int64)), self._extremes_kept)
 
     def to_tables(self) -> HistogramTables:
         """Return the histogram as three frames; nothing is lost.
@@ -336,7 +336,8 @@ class LogLinearHistogram:
         result = cls(row["mantissa_bits"], extremes_kept or _implied_extremes(extremes, finite))
         pairs = histogram.sort("key")
         result._bins.add_pairs(pairs["key"].cast(pl.UInt32).to_numpy(), pairs["count"].cast(pl.Int64).to_numpy())
-        result._extremes = result._extremes.merged(extremes_of_table(extremes), result.extremes_kept)
+        result._extremes.top.add(runs_of_table(extremes, "max"))
+        result._extremes.bottom.add(runs_of_table(extremes, "min"))
         result._add_counters(row["n"], row["n_zero"], row["n_nan"], row["n_inf"])
         return result
 

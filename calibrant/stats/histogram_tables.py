@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from calibrant.errors import SchemaError
-from calibrant.stats.extremes import Extremes, Runs
+from calibrant.stats.extremes import Runs
 from calibrant.stats.percentiles import Side
 
 COUNTERS = pl.Schema(
@@ -63,12 +63,7 @@ def counters_row(counters: pl.DataFrame) -> dict[str, int]:
     return dict(zip(names, map(int, row), strict=True))
 
 
-def extremes_of_table(extremes: pl.DataFrame) -> Extremes:
-    """Return both sides of an extremes table, zeros left out."""
-    return Extremes(_runs(extremes, "max"), _runs(extremes, "min"))
-
-
-def _runs(extremes: pl.DataFrame, side: Side) -> Runs:
+def runs_of_table(extremes: pl.DataFrame, side: Side) -> Runs:
     """Return one side of an extremes table as descending orders (of -x for the minimum), zeros left out."""
     rows = extremes.filter((pl.col("side") == side) & (pl.col("value") != 0))
     bits = rows["value"].cast(pl.Float32).to_numpy().view(np.int32)
