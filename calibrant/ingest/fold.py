@@ -13,6 +13,7 @@ from calibrant.ingest.runner import Rows
 from calibrant.stats.captures import CONSTANT_SAMPLE
 from calibrant.stats.collector import TensorStatistics
 from calibrant.stats.histogram import CountScratch
+from calibrant.stats.sample_rows import SampleRows
 from calibrant.stats.tables import SCHEMAS, conform, empty_frame, write_frame
 from calibrant.stats.weights import channels_first, weight_frame
 
@@ -56,13 +57,13 @@ class TensorFold:
         """How many different values a tensor without sample axis took."""
         return len(self._constants)
 
-    def fold(self, rows: Rows, scratch: CountScratch) -> pl.DataFrame:
+    def fold(self, rows: Rows, scratch: CountScratch) -> SampleRows:
         """Fold rows in and return their rows of the `samples` table."""
         values = rows.values if rows.values.flags.writeable else rows.values.copy()  # one compiled signature, not two
         shape = values.shape[1:]
         self.dtype, self.rank = values.dtype.name, len(shape)
         self.largest_shape = max(self.largest_shape, shape, key=_by_size)
-        return self.statistics.update(values, rows.samples, scratch=scratch)
+        return self.statistics.fold(values, rows.samples, scratch=scratch)
 
     def is_new(self, rows: Rows) -> bool:
         """Return whether rows have to be counted: always, but for a constant that was counted before."""

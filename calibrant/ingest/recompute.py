@@ -15,6 +15,7 @@ from calibrant.ingest.runner import Rows
 from calibrant.ingest.writer import SamplesWriter
 from calibrant.stats.captures import CaptureInfo, capture_folder, read_capture_info, read_capture_rows
 from calibrant.stats.events import Progress
+from calibrant.stats.sample_rows import sample_frame
 
 
 def recompute_statistics(folder: Path, prepared: PreparedModel, progress: Progress) -> None:
@@ -65,7 +66,7 @@ def _fold_captures(
     scratch = scratches.take()
     try:
         for numbers, values in read_capture_rows(folder, tensor.tensor_id):
-            samples.append([fold.fold(Rows(numbers.tolist(), values), scratch)])
+            samples.append([sample_frame([fold.fold(Rows(numbers.tolist(), values), scratch)])])
     finally:
         scratches.give_back(scratch)
     samples.close()

@@ -23,6 +23,7 @@ from calibrant.ingest.samples import Sample
 from calibrant.ingest.writer import CaptureWriter, SamplesWriter, writing
 from calibrant.stats.captures import CaptureInfo, capture_folder
 from calibrant.stats.histogram import CountScratch
+from calibrant.stats.sample_rows import SampleRows, sample_frame
 
 THREADS: Final = 2
 _FIXED_LIST_LIMIT: Final = 2**31 - 1  # Arrow's fixed-size lists count in int32
@@ -38,7 +39,7 @@ class InFlight:
     """
 
     batch: Batch
-    tasks: Mapping[int, "Future[list[pl.DataFrame]]"]
+    tasks: Mapping[int, "Future[list[SampleRows]]"]
 
 
 class ScratchPool:
@@ -87,16 +88,16 @@ class TensorRecorder:
         self._writer: CaptureWriter | None = None
         self._written: set[bytes] = set()
 
-    def record(self, parts: Sequence[Rows], scratch: CountScratch) -> list[pl.DataFrame]:
+    def record(self, parts: Sequence[Rows], scratch: CountScratch) -> list[SampleRows]:
         """Return the tensor's rows of the `samples` table for a batch."""
-        frames = []
+        folded = []
         for rows in parts:
             if not self.statistics.is_new(rows):
                 continue
-            frames.append(self.statistics.fold(rows, scratch))
+            folded.append(self.statistics.fold(rows, scratch))
             if self._keep_raw:
                 self.write(rows)
-        return frames
+        return folded
 
     def write_chosen(self, parts: Sequence[Rows]) -> None:
         """Append rows of chosen samples, which were folded before; a value of a constant tensor once."""
@@ -194,7 +195,7 @@ class Recorder:
         with writing(self._folder):
             list(self._pool.map(lambda t: self._tensors[t].write_chosen(rows[t]), rows))
 
-    def _record(self, tensor_id: int, parts: Sequence[Rows]) -> list[pl.DataFrame]:
+    def _record(self, tensor_id: int, parts: Sequence[Rows]) -> list[SampleRows]:
         started, scratch = time.perf_counter(), self._scratches.take()
         try:
             return self._tensors[tensor_id].record(parts, scratch)
@@ -211,12 +212,11 @@ class Recorder:
             RunError: the disk is full or the folder cannot be written.
         """
         with writing(self._folder):
-            frames = {t: task.result() for t, task in flight.tasks.items()}
-        if any(fold.statistics.histogram.n_nan or fold.statistics.histogram.n_inf for fold in self.folds):
-            refuse_non_finite(frames, flight.batch, {fold.tensor.tensor_id: fold.tensor for fold in self.folds})
+            folded = [rows for _, task in sorted(flight.tasks.items()) for rows in task.result()]
+        frame = sample_frame(folded)
+        refuse_non_finite(frame, flight.batch, {fold.tensor.tensor_id: fold.tensor for fold in self.folds})
         with writing(self._folder):
-            for tensor_frames in frames.values():
-                self._samples.append(tensor_frames)
+            self._samples.append([frame])
 
     def close(self) -> None:
         """Finish all files.
@@ -230,26 +230,20 @@ class Recorder:
                 tensor.close()
 
 
-def refuse_non_finite(
-    frames: Mapping[int, Sequence[pl.DataFrame]], batch: Batch, tensors: Mapping[int, CapturedTensor]
-) -> None:
+def refuse_non_finite(frame: pl.DataFrame, batch: Batch, tensors: Mapping[int, CapturedTensor]) -> None:
     """Refuse the first sample with NaN or infinity, naming its first tensor in topological order.
 
     Args:
-        frames: rows of the `samples` table, by tensor_id.
+        frame: rows of the `samples` table.
         batch: whose samples they are.
         tensors: by tensor_id.
 
     Raises:
         DataError: naming tensor, node, sample and count.
     """
-    found = []
-    for tensor_id, parts in frames.items():
-        for frame in parts:
-            bad = frame.filter(pl.col("n_nan") + pl.col("n_inf") > 0).select("sample", "n_nan", "n_inf")
-            found += [(sample, tensor_id, n_nan, n_inf) for sample, n_nan, n_inf in bad.iter_rows()]
-    if found:
-        number, tensor_id, n_nan, n_inf = min(found)
+    bad = frame.filter(pl.col("n_nan") + pl.col("n_inf") > 0).sort("sample", "tensor_id")
+    if bad.height:
+        number, tensor_id, n_nan, n_inf = bad.select("sample", "tensor_id", "n_nan", "n_inf").row(0)
         sample = batch.samples[max(number - batch.first, 0)]
         raise _non_finite(tensors[tensor_id], number, sample, n_nan, n_inf)
 

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import polars as pl
 
 from calibrant.errors import SchemaError, ShapeError
-from calibrant.stats.channels import ChannelStatistics, SampleFold, fold_samples, require_equal
+from calibrant.stats.channels import ChannelStatistics, fold_samples, require_equal
 from calibrant.stats.histogram import MANTISSA_BITS, CountScratch, LogLinearHistogram
+from calibrant.stats.sample_rows import SampleRows, sample_frame
 from calibrant.stats.tables import SCHEMAS
 
 FloatArray = npt.NDArray[np.floating]
@@ -62,13 +63,18 @@ class TensorStatistics:
             SchemaError: another dtype.
             ShapeError: the batch has no sample axis or not as many samples as numbers.
         """
+        return sample_frame([self.fold(batch, sample_ids, scratch=scratch)])
+
+    def fold(self, batch: FloatArray, sample_ids: Sequence[int], *, scratch: CountScratch | None = None) -> SampleRows:
+        """Do what `update` does, and return the rows as arrays, for `sample_frame`."""
         values = self._checked(batch, sample_ids)
         shape = self._block_shape(values.shape)
-        fold = fold_samples(values.reshape(shape or (values.shape[0], 1, 1, math.prod(values.shape[1:]))))
+        n = math.prod(values.shape[1:])
+        fold = fold_samples(values.reshape(shape or (values.shape[0], 1, 1, n)))
         if shape is not None:
             self._channels.update(fold, shape[1] * shape[3])
         self.histogram.update(values, scratch=scratch)
-        return self._sample_rows(fold, sample_ids, math.prod(values.shape[1:]))
+        return SampleRows(self._tensor_id, sample_ids, n, fold)
 
     def merge(self, other: Self) -> Self:
         """Return the statistics of both together; neither operand changes.
@@ -120,23 +126,6 @@ class TensorStatistics:
         if not 1 <= axis < len(shape):
             return None
         return shape[0], math.prod(shape[1:axis]), shape[axis], math.prod(shape[axis + 1 :])
-
-    def _sample_rows(self, fold: SampleFold, sample_ids: Sequence[int], n: int) -> pl.DataFrame:
-        columns = {
-            "tensor_id": np.full(len(sample_ids), self._tensor_id, np.int32),
-            "sample": np.asarray(sample_ids, np.int64),
-            "n": np.full(len(sample_ids), n, np.int64),
-            "n_zero": fold.n_zero,
-            "n_nan": fold.n_nan,
-            "n_inf": fold.n_inf,
-            "min": fold.minimum,
-            "max": fold.maximum,
-            "sum": fold.total,
-            "sum_sq": fold.total_squares,
-        }
-        rows = pl.DataFrame(columns, schema=SCHEMAS["samples"])
-        all_finite = not (fold.n_nan.any() or fold.n_inf.any()) and n > 0
-        return rows if all_finite else rows.with_columns(pl.col("min", "max").fill_nan(None))
 
     def _with_id(self, table: str, rows: pl.DataFrame) -> pl.DataFrame:
         schema = SCHEMAS[table]
