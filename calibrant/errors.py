@@ -59,6 +59,10 @@ class RangeError(CalibrantError, ValueError):
     """A value that leaves the range of its integer type."""
 
 
+class DependencyError(CalibrantError, ImportError):
+    """An optional library that is not installed; the message names the extra that brings it."""
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the candidate nearest to `name`, or an empty string.
 

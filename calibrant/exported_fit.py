@@ -1,5 +1,6 @@
 """What an export takes from one fit of a run: its layers, tensors and weights with their scales, and AMCT's config.json of it."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -16,7 +17,9 @@ from calibrant.fitting.fitted_layers import fitted_layers
 from calibrant.ingest.model import PreparedModel
 from calibrant.ingest.nodes import model_nodes
 from calibrant.proto.any_config import parse_calibration_config
+from calibrant.proto.documents import document_kind
 from calibrant.proto.json_config import format_json_config
+from calibrant.proto.retrain_json import RetrainJson, format_retrain_json, parse_retrain_json
 from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers.half_factors import FORCED
 from calibrant.quantizers.plan import json_config, resolve_plan
@@ -65,10 +68,12 @@ def quantized_parts(
     return encode_parts(prepared, layers, tensors, weight_only_layers(run, prepared, fit), weight_only_form)
 
 
-def _config(run: Run, fit: str) -> QuantConfig:
-    """Return what a fit was made from."""
+def _config(run: Run, fit: str) -> QuantConfig | RetrainJson:
+    """Return what a fit was made from; of a trained one the config.json of retraining."""
     record = run.info.fits[fit]
     source, dialect = record.config_source or "<options>", cast("Dialect | None", record.config_dialect)
+    if document_kind(record.config_text, source) == "retrain-json":
+        return parse_retrain_json(record.config_text, source)
     config = parse_calibration_config(record.config_text, source, dialect=dialect)
     return replace(config, calibrant_matmul_per_channel=True) if record.matmul_per_channel else config
 
@@ -96,9 +101,19 @@ def config_text(run: Run, prepared: PreparedModel, fit: str) -> str:
     """Return AMCT's config.json of a fit: what was asked for, with the layers that stayed in float disabled."""
     config = _config(run, fit)
     fitted = run.read("plan").filter(fit=fit)
+    if isinstance(config, RetrainJson):
+        return _retrained(config, fitted.filter(pl.col("enabled"))["layer"].to_list())
     nodes, nuq = model_nodes(prepared.model.graph), fitted.filter(weight_algorithm="nuq")["layer"]
     plan = resolve_plan(config, layer_rows(run.read("layers")), other_nodes=nodes, nuq=nuq.to_list())
     enabled = set(fitted.filter(pl.col("enabled"))["layer_id"])
     rows = tuple(replace(row, enabled=row.layer_id in enabled) for row in plan.rows)
     batches = -(-run.info.samples // run.info.batch_size)
     return format_json_config(json_config(config, replace(plan, rows=rows), batch_num=batches))
+
+
+def _retrained(config: RetrainJson, quantized: Collection[str]) -> str:
+    layers = {
+        name: layer if name in quantized else replace(layer, retrain_enable=False)
+        for name, layer in config.layers.items()
+    }
+    return format_retrain_json(replace(config, layers=layers))

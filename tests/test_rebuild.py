@@ -211,9 +211,9 @@ def test_fixed_input(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_after_an_error(tmp_path: Path) -> None:
-    record, model = two_layers(tmp_path, act_type="INT4")
+    record, model = two_layers(tmp_path, dst_type="INT4")
     with pytest.raises(
-        ConfigError, match=r"record\.txt:\d+:5: record of 'conv_x': act_type INT4: this version cannot apply it"
+        ConfigError, match=r"record\.txt:\d+:5: record of 'conv_x': dst_type INT4: this version cannot apply it"
     ):
         export_record(record, model, tmp_path / "out" / "m")
     record.write_text("")

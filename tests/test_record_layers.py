@@ -134,7 +134,6 @@ def test_what_a_kind_of_layer_cannot_have(tmp_path: Path, name: str, values: dic
 UNAPPLIED = {
     "kv_cache_value": entry("conv", kv_scale=(F(1),)),
     "LSTM or GRU": entry("conv", scale_r=(F(1),)),
-    "act_type INT4": entry("conv", act_type="INT4"),
     "dst_type INT4": entry("conv", dst_type="INT4"),
 }
 

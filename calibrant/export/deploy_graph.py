@@ -183,9 +183,9 @@ def _is_product(node: onnx.NodeProto, codes: Collection[str]) -> bool:
 
 def _quantizer(node: onnx.NodeProto) -> Quantizer:
     attributes = attributes_of(node)
-    bits = {"INT8": 8, "INT16": 16}.get(str(attributes.get("dst_type", "INT8")).rstrip(), 0)
+    bits = {"INT4": 4, "INT8": 8, "INT16": 16}.get(str(attributes.get("dst_type", "INT8")).rstrip(), 0)
     if "scale" not in attributes or "offset" not in attributes or not bits:
-        message = f"node '{node.name}': AscendQuant needs scale, offset and dst_type INT8 or INT16"
+        message = f"node '{node.name}': AscendQuant needs scale, offset and dst_type INT4, INT8 or INT16"
         raise ExportError(message)
     scale = np.float32(attributes["scale"])
     return Quantizer(node.name, node.input[0], node.output[0], scale, int(attributes["offset"]), bits)

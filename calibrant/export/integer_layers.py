@@ -38,7 +38,7 @@ class Quantizer:
         output: the value that holds the codes.
         scale: float32(1 / scale_d).
         offset: integer added after scaling.
-        bits: 8 or 16.
+        bits: 4, 8 or 16.
     """
 
     name: str

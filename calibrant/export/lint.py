@@ -34,7 +34,7 @@ _TYPE_NAMES: Mapping[int, str] = {
     AttributeProto.INT: "INT",
     AttributeProto.STRING: "STRING",
 }
-_RANGES = {"INT8": (-128, 127), "INT16": (-32768, 32767)}
+_RANGES = {"INT4": (-8, 7), "INT8": (-128, 127), "INT16": (-32768, 32767)}
 _CODES = {"INT8": TensorProto.INT8, "INT16": TensorProto.INT16}
 
 
@@ -120,12 +120,22 @@ def _quantizers(graph: DeployLookups) -> Iterator[Finding]:
         if not (np.isfinite(scale) and scale > 0):
             yield Finding("error", name_of(node), f"scale {scale} is not positive and finite")
         if kind not in _RANGES:
-            yield Finding("error", name_of(node), f"dst_type '{kind}'; expected INT8 or INT16")
+            yield Finding("error", name_of(node), f"dst_type '{kind}'; expected INT4, INT8 or INT16")
         elif not (offset.is_integer() and _RANGES[kind][0] <= offset <= _RANGES[kind][1]):
             yield Finding("error", name_of(node), f"offset {offset} is no {kind} integer")
         first = seen.setdefault((node.input[0], scale, offset, kind), node.name)
         if first != node.name:
             yield Finding("warn", name_of(node), f"quantizes '{node.input[0]}' just as '{first}' does; one is enough")
+
+
+def _narrow_codes(graph: DeployLookups) -> Iterator[Finding]:
+    narrow = [name_of(node) for node in graph.of_type("AscendQuant") if _dst_type(node) == "INT4"]
+    if narrow:
+        text = (
+            f"dst_type INT4 of {len(narrow)} AscendQuant: chips before the 950 need static shapes and an even last axis for it, "
+            "and the documents of AMCT know INT8 alone; try it on the device"
+        )
+        yield Finding("warn", narrow[0], text)
 
 
 def _dst_type(quantizer: onnx.NodeProto) -> str:
@@ -237,6 +247,6 @@ def _ranks(graph: DeployLookups) -> Iterator[Finding]:
 
 
 _RULES: tuple[Rule, ...] = (
-    _opset, _domains, _order, _names, _attributes, _quantizers, _code_readers, _layers, _words, lint_record.float_types,
+    _opset, _domains, _order, _names, _attributes, _quantizers, _narrow_codes, _code_readers, _layers, _words, lint_record.float_types,
     lint_record.entries, lint_record.pairs, lint_record.weights_alone, _ranks,
 )  # fmt: skip

@@ -32,7 +32,7 @@ class QuantizedLayer:
         layer: the node of the prepared model.
         scale_d: step of the data codes.
         offset_d: integer added to the data codes after scaling.
-        data_bits: 8 or 16.
+        data_bits: 4, 8 or 16.
         scale_w: steps of the weight codes, shape (1,) per tensor or (C,) per output channel; [1.0] for AveragePool.
         weight_bits: at most 8; the codes are stored as int8.
         cluster: NUQ's centres, which replace the weight codes; empty where they are uniform.

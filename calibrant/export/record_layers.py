@@ -238,9 +238,8 @@ def _unapplied(entry: RecordEntry) -> Iterator[tuple[str, str]]:
         yield "kv_cache_value", "kv_cache_value"
     if entry.scale_h is not None or entry.scale_r:
         yield ("scale_h" if entry.scale_h is not None else "scale_r"), "scales of an LSTM or GRU"
-    for name in ("act_type", "dst_type"):
-        if getattr(entry, name) == "INT4":
-            yield name, f"{name} INT4"
+    if entry.dst_type == "INT4":
+        yield "dst_type", "dst_type INT4"
 
 
 def _quantized(layer: Layer, entry: RecordEntry) -> QuantizedLayer:

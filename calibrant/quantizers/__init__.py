@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from calibrant.quantizers.hfmg import fit_hfmg
     from calibrant.quantizers.ifmr import fit_ifmr
     from calibrant.quantizers.nuq import NuqFit, fit_nuq
-    from calibrant.quantizers.options import ArqOptions, DmqOptions, HfmgOptions, IfmrOptions, NuqOptions
+    from calibrant.quantizers.options import ArqOptions, DmqOptions, HfmgOptions, IfmrOptions, NuqOptions, UlqOptions
     from calibrant.quantizers.quality import DataQuality, WeightQuality, data_quality, weight_quality
+    from calibrant.quantizers.ulq import fit_ulq
 
 __all__ = [
     "ArqOptions",
@@ -27,6 +28,7 @@ __all__ = [
     "IfmrOptions",
     "NuqFit",
     "NuqOptions",
+    "UlqOptions",
     "WeightQuality",
     "data_quality",
     "dequantize",
@@ -35,6 +37,7 @@ __all__ = [
     "fit_hfmg",
     "fit_ifmr",
     "fit_nuq",
+    "fit_ulq",
     "quantize",
     "quantize_bias",
     "weight_quality",
@@ -48,8 +51,9 @@ _HOMES = {
     "hfmg": ("fit_hfmg",),
     "ifmr": ("fit_ifmr",),
     "nuq": ("NuqFit", "fit_nuq"),
-    "options": ("ArqOptions", "DmqOptions", "HfmgOptions", "IfmrOptions", "NuqOptions"),
+    "options": ("ArqOptions", "DmqOptions", "HfmgOptions", "IfmrOptions", "NuqOptions", "UlqOptions"),
     "quality": ("DataQuality", "WeightQuality", "data_quality", "weight_quality"),
+    "ulq": ("fit_ulq",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

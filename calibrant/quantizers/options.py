@@ -114,6 +114,30 @@ class ArqOptions:
 
 
 @dataclass(frozen=True)
+class UlqOptions:
+    """Options of an activation whose clip ends training learns.
+
+    Attributes:
+        bits: width of a code: 4, 8 or 16.
+        asymmetric: whether codes have an offset.
+
+    Raises:
+        ConfigError: a value is out of its range.
+
+    Example:
+        >>> UlqOptions().bits
+        8
+    """
+
+    bits: int = 8
+    asymmetric: bool = True
+
+    def __post_init__(self) -> None:
+        _require_choice("bits", self.bits, DATA_BITS)
+        _require_bool("asymmetric", self.asymmetric)
+
+
+@dataclass(frozen=True)
 class DmqOptions:
     """Options of the balance between activations and weights.
 

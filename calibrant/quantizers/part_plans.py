@@ -6,7 +6,7 @@ from typing import Literal
 from calibrant.proto.settings import AdaSettings
 from calibrant.quantizers.options import ArqOptions, HfmgOptions, IfmrOptions, NuqOptions
 
-WeightAlgorithm = Literal["arq", "nuq", "ada", "none"]
+WeightAlgorithm = Literal["arq", "nuq", "ada", "none", "arq_retrain", "ulq_retrain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class DataPlan:
     """How the data of a layer is quantized; members of the other algorithm are None.
 
     Attributes:
-        algorithm: ``ifmr`` or ``hfmg``.
+        algorithm: ``ifmr`` or ``hfmg``; ``ulq`` where training found the range.
         bits: width of a code.
         asymmetric: with an offset or not.
         max_percentile: IFMR: where the search for the upper clip end starts.
@@ -25,7 +25,7 @@ class DataPlan:
         half: whether its step is one of float16 (``FORCE_FP16_QUANT``).
     """
 
-    algorithm: Literal["ifmr", "hfmg"]
+    algorithm: Literal["ifmr", "hfmg", "ulq"]
     bits: int
     asymmetric: bool
     max_percentile: float | None = None
@@ -60,7 +60,8 @@ class WeightPlan:
     """How the weight of a layer is quantized.
 
     Attributes:
-        algorithm: ``arq``, ``nuq`` or ``ada``; ``none`` for AveragePool, which has no weight (its record says scale_w 1).
+        algorithm: ``arq``, ``nuq`` or ``ada``; ``none`` for AveragePool, which has no weight (its record says scale_w 1);
+            ``arq_retrain`` or ``ulq_retrain`` where it was trained.
         bits: width of a code: 4, 6, 7 or 8.
         channel_wise: one scale an output channel.
         asymmetric: with an offset or not.
