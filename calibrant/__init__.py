@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from calibrant.pipeline import stats as stats
     from calibrant.pipeline import verify as verify
     from calibrant.preprocess import preprocess as preprocess
+    from calibrant.qat_advice import advise_qat as advise_qat
     from calibrant.qat_conversion import convert_qat as convert_qat
+    from calibrant.reporting import report as report
+    from calibrant.reporting import write_report as write_report
+    from calibrant.run_difference import diff as diff
     from calibrant.sensitivity import sensitivity as sensitivity
     from calibrant.stats.run import Run as Run
     from calibrant.stats.run import open_run as open_run
@@ -33,18 +37,23 @@ __version__ = "0.1.0"
 __all__ = [
     "CalibrantError",
     "Run",
+    "advise_qat",
     "capture",
     "convert_qat",
+    "diff",
     "evaluate",
+    "explain",
     "export",
     "fit",
     "open_run",
     "plan",
     "preprocess",
+    "report",
     "run",
     "sensitivity",
     "stats",
     "verify",
+    "write_report",
 ]
 
 _HOMES = {
@@ -53,13 +62,16 @@ _HOMES = {
     "capture": "calibrant.pipeline",
     "convert_qat": "calibrant.qat_conversion",
     "evaluate": "calibrant.evaluation",
+    "diff": "calibrant.run_difference",
     "fit": "calibrant.pipeline",
     "open_run": "calibrant.stats.run",
     "plan": "calibrant.pipeline",
+    "report": "calibrant.reporting",
     "run": "calibrant.pipeline",
     "verify": "calibrant.pipeline",
+    "write_report": "calibrant.reporting",
 }
-_ROOMS = ("export", "ingest", "preprocess", "proto", "quantizers", "sensitivity", "stats")
+_ROOMS = ("explain", "export", "ingest", "preprocess", "proto", "quantizers", "sensitivity", "stats")
 
 
 def __getattr__(name: str) -> Any:

@@ -35,7 +35,7 @@ def report(
     return run_report(open_run(run), name, fit, against=None if against is None else open_run(against))
 
 
-def report_page(run: PathLike | Run, output: PathLike, *, against: PathLike | Run | None = None) -> Path:
+def write_report(run: PathLike | Run, output: PathLike, *, against: PathLike | Run | None = None) -> Path:
     """Write one self-contained HTML file on a run that works offline, or on two runs and how they differ.
 
     Args:
@@ -51,7 +51,7 @@ def report_page(run: PathLike | Run, output: PathLike, *, against: PathLike | Ru
         ExportError: the file cannot be written.
 
     Example:
-        >>> report_page("model.run", "report.html")  # doctest: +SKIP
+        >>> write_report("model.run", "report.html")  # doctest: +SKIP
     """
     from calibrant.report_page.page import write_page
 

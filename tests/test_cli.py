@@ -191,13 +191,58 @@ def calibrant_scales(done: Path) -> list[np.float32]:
 
 def test_every_report_runs(calibrant, done):
     listed = calibrant("report", "--list").out
-    names = [line.split(": ")[0] for line in listed.splitlines()]
-    assert {"layers", "clip_rate", "range_samples"} <= set(names)
-    for name in names:
-        outcome = calibrant("report", done, name, "--format", "csv")
+    titles = dict(line.split(": ", 1) for line in listed.splitlines())
+    assert {"layers", "clip_rate", "range_samples"} <= set(titles)
+    for name in titles:
+        against = ["--against", done] if name == "compare_runs" else []
+        outcome = calibrant("report", done, name, "--format", "csv", *against)
         assert outcome.code == 0, outcome.err
+        assert calibrant("report", name, name, "--sql").out.startswith(f"-- {titles[name]}\n")
     assert "did you mean 'clip_rate'" in calibrant("report", done, "clip-rate").error
     assert calibrant("report").code == 2
+
+
+def test_a_report_without_a_name_is_a_bar_table_worst_first(calibrant, done):
+    lines = calibrant("report", done).out.splitlines()
+    assert lines[0].split()[:3] == ["layer", "error", "%"]
+    assert [line.split()[0] for line in lines[2:]] == pl.read_csv(
+        StringIO(calibrant("report", done, "ranking", "--format", "csv").out)
+    )["layer"].to_list()
+    bars = [len(line) - len(line.rstrip("█▏▎▍▌▋▊▉")) for line in lines[2:]]
+    assert bars == sorted(bars, reverse=True)
+    assert bars[0] > 0
+
+
+def test_an_html_report_is_written_and_what_cannot_be_one_is_refused(calibrant, done, tmp_path):
+    outcome = calibrant("report", done, "-o", tmp_path / "report.html", "--against", done)
+    assert outcome.out == f"report: {(tmp_path / 'report.html').resolve()}\n"
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    error = calibrant("report", done, "layers", "-o", tmp_path / "x.html").error
+    assert "report 'layers': an HTML page holds the whole run" in error
+    assert "choose a writable file" in calibrant("report", done, "-o", tmp_path / "no" / "x.html").error
+    assert not (tmp_path / "no").exists()
+
+
+def test_runs_are_compared_in_three_tables_or_one_file(calibrant, done):
+    out = calibrant("diff", done, done).out
+    assert "What the runs were made from" in out
+    assert "Layers, the greatest loss first" in out
+    table = pl.read_csv(StringIO(calibrant("diff", done, done, "--format", "csv").out))
+    assert set(table["change_db"]) == {0.0}
+    assert "no fit 'other'" in calibrant("diff", done, done, "--fit", "other").error
+
+
+def test_statements_are_read_from_stdin_where_no_query_is_given(calibrant, done, monkeypatch):
+    monkeypatch.setattr(
+        sys, "stdin", StringIO("select 1 as one;\nselect *\nfrom nowhere;\n.format csv\nselect 2\nas two")
+    )
+    outcome = calibrant("sql", done)
+    assert outcome.out == "one\n---\n  1\ntwo\n2\n"
+    assert outcome.code == 1
+    assert len(outcome.err.splitlines()) == 1
+    assert "nowhere" in outcome.err
+    assert "a bin of a tensor" in calibrant("sql", done, ".schema histograms").out
+    assert calibrant("sql", done, "select count(*) as n from against.layers", "--against", done).out.split()[-1] > "0"
 
 
 def test_layers_report_ranks_every_quantized_layer(calibrant, done):

@@ -39,7 +39,7 @@ def options(
 
 for command in (
     stages.run, stages.capture, stages.plan, preprocess.preprocess, stages.stats, stages.fit, stages.export, stages.verify,
-    questions.sql, questions.report, layers.sensitivity, evaluation.evaluate, qat.convert_qat, demo.demo,
+    questions.sql, questions.report, questions.diff, layers.sensitivity, layers.explain, evaluation.evaluate, qat.convert_qat, demo.demo,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(config_app, name="config")

@@ -95,7 +95,7 @@ class Catalog:
         """Return the columns of every table and view there is now, by name; those of a second run as ``against.NAME``."""
         rows = self._connection.execute(
             "select table_schema, table_name, column_name from information_schema.columns "
-            "where not starts_with(table_name, 'empty_') order by all"
+            "where not starts_with(table_name, 'empty_') order by table_schema, table_name, ordinal_position"
         ).fetchall()
         found: dict[str, list[str]] = {}
         for schema, table, column in rows:
