@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from calibrant.errors import CalibrantError as CalibrantError
     from calibrant.evaluation import evaluate as evaluate
+    from calibrant.explain import explain as explain
     from calibrant.pipeline import capture as capture
     from calibrant.pipeline import export as export
     from calibrant.pipeline import fit as fit

@@ -21,6 +21,13 @@ class ViewName(StrEnum):
     all = "all"
 
 
+class PageForm(StrEnum):
+    """How a page is given out."""
+
+    text = "text"
+    json = "json"
+
+
 def sensitivity(
     run: RunFolder,
     fit: Fit = "default",
@@ -67,6 +74,30 @@ def sensitivity(
     ranked = worst_first(rows.filter(view=best), "sqnr_db")
     title = f"fit {fit}: {ranked.height} layers by their SQNR in the view '{best}', worst first"
     print_table(bar_frame(ranked, rows), title)
+
+
+def explain(
+    run: RunFolder,
+    layer: Annotated[
+        str, typer.Argument(metavar="LAYER", help="Name of a layer, quantized or not.", show_default=False)
+    ],
+    fit: Fit = "default",
+    form: Annotated[
+        PageForm, typer.Option("--format", help="text: for people; json: one object for machines.")
+    ] = PageForm.text,
+    output: Output = None,
+) -> None:
+    """Show one page on a layer: plan, ranges, histogram, search, worst samples and channels, and what to try.
+
+    Example: calibrant explain model.run /backbone/conv1
+    """
+    from calibrant.console import print_text
+    from calibrant.explain import explain
+    from calibrant.layer_page.as_json import page_json
+    from calibrant.layer_page.text import page_lines
+
+    page = explain(run, layer, fit)
+    print_text([page_json(page)] if form is PageForm.json else page_lines(page), output)
 
 
 def _show_notes(run: "Run", fit: str) -> None:
