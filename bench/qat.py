@@ -1,0 +1,136 @@
+"""Print what training wins back: a depthwise CNN on scikit-learn's digits, 4 bits after training against 4 bits trained.
+
+The accuracies of all but the float model are onnxruntime's, of the exported fake-quant models.
+"""
+
+import argparse
+import json
+import logging
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import torch
+
+import calibrant
+from bench import digits
+from calibrant.amct import create_quant_retrain_config, create_quant_retrain_model, save_quant_retrain_model
+from calibrant.ingest.session import plain_options
+from calibrant.quantizers.qat.layers import quantized_layers
+from calibrant.stats.run import Run
+
+NAMES = {"input_names": ["image"], "output_names": ["scores"], "dynamic_axes": {"image": {0: "n"}, "scores": {0: "n"}}}
+
+
+def retrain_config(path: Path, model: torch.nn.Module, images: torch.Tensor, types: tuple[str, str], per_channel: bool) -> None:
+    """Write the configuration of a pair of types."""
+    create_quant_retrain_config(path, model, images)
+    content = json.loads(path.read_text())
+    for layer in content.values():
+        if isinstance(layer, dict):
+            layer["retrain_data_config"]["dst_type"], layer["retrain_weight_config"]["dst_type"] = types
+            layer["retrain_weight_config"]["channel_wise"] &= per_channel
+    path.write_text(json.dumps(content))
+
+
+def calibration_config(path: Path, model: torch.nn.Module) -> None:
+    """Write the configuration that quantizes the same layers to the same widths without training."""
+    content: dict[str, Any] = {"version": 1, "batch_num": 1}
+    for name, layer in quantized_layers(model).items():
+        data, weight = layer.settings.data, layer.settings.weight
+        content[name] = {
+            "quant_enable": True,
+            "activation_quant_params": {"num_bits": data.bits, "act_algo": "ifmr"},
+            "weight_quant_params": {"num_bits": weight.bits, "channel_wise": weight.channel_wise},
+        }
+    path.write_text(json.dumps(content))
+
+
+def exported_accuracy(prefix: str, images: torch.Tensor, labels: torch.Tensor) -> float:
+    """Return the share of right answers of an exported fake-quant model."""
+    session = ort.InferenceSession(f"{prefix}_fake_quant_model.onnx", plain_options())
+    scores = session.run(None, {"image": images.numpy()})[0]
+    return float(np.mean(scores.argmax(1) == labels.numpy()))
+
+
+def one_seed(seed: int, options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Train, quantize and train for quantization with one seed."""
+    images, labels, tested, answers = digits.digits()
+    torch.manual_seed(seed)
+    model = digits.DepthwiseNet(options.width, options.blocks)
+    digits.train(model, images, labels, options.epochs, 0.01, seed)
+    some = images[:256]
+    retrain_config(folder / "retrain.json", model, some, tuple(options.types), options.per_channel)
+    started = time.perf_counter()
+    trained = create_quant_retrain_model(folder / "retrain.json", model, folder / "record.txt", some)
+    calibration_config(folder / "quant.json", trained)
+    digits.train(trained, images, labels, options.retrain_epochs, 0.004, seed)
+    seconds = time.perf_counter() - started
+    prefix = str(folder / "trained")
+    run = save_quant_retrain_model(folder / "retrain.json", trained, folder / "record.txt", prefix, some, **NAMES)
+    return {
+        "float": digits.accuracy(model, tested, answers),
+        "calibrated": calibrated(model, trained, some, tested, answers, folder),
+        "trained": exported_accuracy(prefix, tested, answers),
+        "trained, PyTorch": digits.accuracy(trained, tested, answers),
+        "seconds": seconds,
+        "samples": run.info.samples,
+    }
+
+
+def calibrated(
+    model: torch.nn.Module, trained: torch.nn.Module, some: torch.Tensor, tested: torch.Tensor, answers: torch.Tensor, folder: Path
+) -> float:
+    """Return the accuracy after calibration alone, on the same samples."""
+    from calibrant.quantizers.qat.trained import trained_layers, write_onnx
+    from calibrant.trained_graph import name_layers
+
+    path = folder / "float.onnx"
+    write_onnx(model.eval(), path, some, **NAMES)
+    weights = {one.settings.layer: one.values for one in trained_layers(trained)}
+    parameters = dict(model.named_parameters())
+    name_layers(path, {name: parameters[f"{name}.weight"].detach().numpy() for name in weights})
+    run: Run = calibrant.run(
+        path, [{"image": some.numpy()}], run=folder / "ptq.run", config=folder / "quant.json", prefix=str(folder / "ptq"), restart=True
+    )
+    del run
+    return exported_accuracy(str(folder / "ptq"), tested, answers)
+
+
+def main() -> None:
+    """Print a row a seed and the mean."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--types", nargs=2, default=["INT4", "INT4"], metavar=("DATA", "WEIGHT"))
+    parser.add_argument("--per-channel", action="store_true")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--width", type=int, default=8)
+    parser.add_argument("--blocks", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=25)
+    parser.add_argument("--retrain-epochs", type=int, default=10)
+    options = parser.parse_args()
+    logging.getLogger("calibrant.qat").setLevel(logging.ERROR)
+    torch.set_num_threads(2)
+    started, rows = time.perf_counter(), []
+    print("| seed | float | calibrated | trained | trained, PyTorch | training, s |\n|---|---|---|---|---|---|")
+    for seed in range(options.seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(one_seed(seed, options, Path(folder)))
+        print_row(str(seed), rows[-1])
+    mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+    print_row("mean", mean)
+    lost, won = mean["float"] - mean["calibrated"], mean["trained"] - mean["calibrated"]
+    print(f"\ncalibration loses {100 * lost:.1f} points, training wins {100 * won:.1f} of them back ({won / lost:.0%})")
+    print(f"{time.perf_counter() - started:.0f} s in all")
+
+
+def print_row(name: str, row: dict[str, float]) -> None:
+    """Print one row of the table."""
+    shares = " | ".join(f"{100 * row[column]:.2f}" for column in ("float", "calibrated", "trained", "trained, PyTorch"))
+    print(f"| {name} | {shares} | {row['seconds']:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
