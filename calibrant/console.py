@@ -3,7 +3,7 @@
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -184,6 +184,45 @@ def _write_frame(frame: "pl.DataFrame", form: str, output: Path) -> None:
     except OSError as error:
         message = f"{output}: cannot be written ({error.strerror or error}); choose a writable file"
         raise ExportError(message) from error
+
+
+def print_text(lines: Sequence[str], output: Path | None) -> None:
+    """Print lines on stdout, or write them to a file; in a terminal, lines without indentation are headings and stand out.
+
+    Raises:
+        ExportError: the file cannot be written.
+    """
+    if output is not None:
+        _write_text(lines, output)
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(highlight=False)
+        for line in lines:
+            console.print(Text(line, style="" if line.startswith(" ") else "bold"), soft_wrap=True)
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def _write_text(lines: Sequence[str], output: Path) -> None:
+    try:
+        with whole_file(output) as partial:
+            partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    except OSError as error:
+        message = f"{output}: cannot be written ({error.strerror or error}); choose a writable file"
+        raise ExportError(message) from error
+
+
+def print_line(name: str, value: object) -> None:
+    """Print one plain ``name: value`` line on stdout, for people and scripts alike."""
+    sys.stdout.write(f"{name}: {value}\n")
+
+
+def print_note(severity: str, layer: str | None, message: str) -> None:
+    """Print a decision or warning on stderr."""
+    place = f"{layer}: " if layer else ""
+    sys.stderr.write(f"{severity}: {place}{message}\n")
 
 
 def print_line(name: str, value: object) -> None:
