@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import models
+import numpy as np
+from shared_material import SHARED, needs_shared, shared_model
+
 import calibrant
 from calibrant.demo import run_demo
 from calibrant.stats.events import no_progress
@@ -24,3 +28,36 @@ def test_the_configuration_fits_the_demo(tmp_path):
     plan = result.run.read("plan").filter(fit="example")
     assert plan.filter(layer="Conv.0")["enabled_decided_by"].item() == "skip_layers"
     assert plan.filter(op_type="MatMul")["data_algorithm"].unique().to_list() == ["hfmg"]
+
+
+@needs_shared
+def test_exact_lines_of_text(tmp_path):
+    """A text recogniser after AMCT's defaults: how many of 24 lines still read exactly as the float model reads them."""
+    rec, metric = shared_model("ch_PP-OCRv4_rec_infer"), f"{EXAMPLES / 'ctc_lines.py'}:exact_lines"
+    lines = np.load(SHARED / "models" / "data" / "ocr_lines_48x320.npz")
+    pixels = {
+        name: np.repeat(lines[name][:24, None].astype(np.float32) / np.float32(127.5) - 1, 3, 1)
+        for name in ("calib_x", "eval_x")
+    }
+    run = calibrant.run(rec, [{"x": pixels["calib_x"]}], run=tmp_path / "r", keep="stats")
+    rows = calibrant.evaluate(run, [{"x": pixels["eval_x"]}], metrics=[metric]).filter(metric="ctc_lines:exact_lines")
+    values = dict(rows.select("variant", "value").rows())
+    assert values["fp32"] == 1
+    fake_quant = Path(f"{run.info.fits['default'].prefix}_fake_quant_model.onnx")
+    before, after = (
+        [read(models.run(path, {"x": line[None]})[0]) for line in pixels["eval_x"]]
+        for path in (run.prepared_file, fake_quant)
+    )
+    assert values["fake_quant"] == sum(a == b for a, b in zip(before, after, strict=True)) / 24
+    assert 0.2 < values["fake_quant"] < 0.95
+
+
+def read(scores):
+    """Greedy CTC, step by step: the best character where it changes, blanks left out."""
+    text, last = [], 0
+    for step in scores[0]:
+        best = int(np.argmax(step))
+        if best not in (0, last):
+            text.append(best)
+        last = best
+    return text

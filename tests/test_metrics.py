@@ -95,6 +95,7 @@ def test_infinities_and_nan_at_equal_places_are_no_noise():
     assert isnan(power_and_noise(np.ones(2), np.array([1.0, nan]))[1])
     assert power_and_noise(np.ones(2), np.array([1.0, inf]))[1] == inf
     assert isnan(score(METRICS["sqnr_db"], [np.ones(2)], [np.array([1.0, nan])]))
+    assert score(METRICS["sqnr_db"], [np.ones(2)], [np.array([1.0, inf])]) == -inf
 
 
 def test_zero_outputs_have_a_similarity():

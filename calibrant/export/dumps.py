@@ -137,7 +137,10 @@ def _by_number(
         found[outputs[int(number["index"])]].append(file)
     for name in chosen:
         if not found[name]:
-            message = f"--dumps {folder}: no file ends with _{list(outputs).index(name)} for output '{name}'; dump it, or choose --output-name"
+            number = list(outputs).index(name)
+            message = (
+                f"--dumps {folder}: no file ends with _{number} for output '{name}'; dump it, or choose --output-name"
+            )
             raise DataError(message)
     return {name: found[name] for name in chosen}
 
@@ -148,10 +151,15 @@ def _plain_stem(file: Path) -> str:
 
 
 def _in_order(files: list[Path], places: Sequence[str]) -> list[Path]:
-    """Refuse names whose order as text is another than their order as numbers, unless they are the names of the data's files."""
-    stems = [_NUMBERED.sub("", _plain_stem(file)) for file in files]
-    if len(set(places)) == len(places) and list(places) in ([_plain_stem(file) for file in files], stems):
-        return files
+    """Return files in the order of the samples: by the names of the data's files, else by their own.
+
+    Names whose order as text is another than their order as numbers are refused.
+    """
+    plain = [_plain_stem(file) for file in files]
+    for stems in (plain, [_NUMBERED.sub("", stem) for stem in plain]):
+        if len(set(stems)) == len(stems) == len(places) and set(stems) == set(places):
+            named = dict(zip(stems, files, strict=True))
+            return [named[place] for place in places]
     for before, after in zip(files, sorted(files, key=_natural), strict=True):
         if before != after:
             message = (
@@ -164,7 +172,7 @@ def _in_order(files: list[Path], places: Sequence[str]) -> list[Path]:
 
 def _natural(file: Path) -> list[tuple[int, str]]:
     parts = re.split(r"(\d+)", _plain_stem(file))
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _of(references: Iterable[Mapping[str, Array]], name: str) -> Iterator[Array]:

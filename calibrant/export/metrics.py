@@ -61,7 +61,7 @@ def power_and_noise(reference: Array, output: Array) -> tuple[float, float]:
 
 
 def decibels(power: float, noise: float) -> float:
-    """Return 10 log10(power / noise): infinite without noise, -infinite where there is noise alone.
+    """Return 10 log10(power / noise): infinite without noise, -infinite where there is noise alone, or without end.
 
     Example:
         >>> decibels(25.0, 0.25)
@@ -69,7 +69,7 @@ def decibels(power: float, noise: float) -> float:
     """
     if noise == 0:
         return inf
-    return -inf if power == 0 else 10 * log10(power / noise)
+    return -inf if power == 0 or noise == inf else 10 * log10(power / noise)
 
 
 def cosine(reference: Array, output: Array) -> float:
@@ -189,7 +189,7 @@ def _greatest(terms: Floats) -> float:
 
 def _ratio_db(terms: Floats) -> float:
     power, noise = terms.sum(axis=0)
-    return decibels(float(power), float(noise)) if np.isfinite(noise) else float("nan")
+    return decibels(float(power), float(noise))
 
 
 def _squared_error(x: Array, y: Array) -> float:

@@ -5,7 +5,7 @@ What a layer's outputs may differ by is in `calibrant.export.layer_tally`.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import inf, log10, nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from calibrant.export.integer_layers import Array, IntegerLayer, Quantizer
 from calibrant.export.interpreter import Interpreter, LayerRun, run_layer
 from calibrant.export.layer_tally import LayerTally
 from calibrant.export.lint import Finding, lint_deploy
+from calibrant.export.metrics import decibels, power_and_noise
 from calibrant.export.pair_tally import PairTally
 from calibrant.export.report import LayerCheck, VerifyReport
 from calibrant.export.weight_only import is_weight_only
@@ -201,26 +202,18 @@ class _Distance:
 
     def least_db(self) -> float:
         """Return the least SQNR; infinite where nothing differs."""
-        found = [_decibels(signal, noise) for signal, noise in self._sums.values()]
+        found = [decibels(signal, noise) for signal, noise in self._sums.values()]
         return float(np.min(found)) if found else inf  # np.min keeps a NaN, min does not
 
     def _add_float(self, name: str, got: Array, expected: Array) -> None:
         signal, noise = self._sums.get(name, (0.0, 0.0))
-        same = (got == expected) | (np.isnan(got) & np.isnan(expected))
-        difference = np.subtract(expected, got, out=np.zeros_like(got), where=~same)
-        finite = expected[np.isfinite(expected)]
-        self._sums[name] = signal + float(np.sum(finite**2)), noise + float(np.sum(difference**2))
+        more_signal, more_noise = power_and_noise(expected, got)
+        self._sums[name] = signal + more_signal, noise + more_noise
 
     def _fault(self, severity: Any, name: str, message: str) -> None:
         finding = Finding(severity, name, message)
         if finding not in self.findings:
             self.findings.append(finding)
-
-
-def _decibels(signal: float, noise: float) -> float:
-    if noise == 0:
-        return inf
-    return -inf if signal == 0 else 10 * log10(signal / noise)
 
 
 def _constant_faults(graph: DeployGraph, layer: IntegerLayer, fake: FakeLayer, entry: RecordEntry | None) -> list[str]:
