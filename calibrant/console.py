@@ -225,17 +225,6 @@ def print_note(severity: str, layer: str | None, message: str) -> None:
     sys.stderr.write(f"{severity}: {place}{message}\n")
 
 
-def print_line(name: str, value: object) -> None:
-    """Print one plain ``name: value`` line on stdout, for people and scripts alike."""
-    sys.stdout.write(f"{name}: {value}\n")
-
-
-def print_note(severity: str, layer: str | None, message: str) -> None:
-    """Print a decision or warning on stderr."""
-    place = f"{layer}: " if layer else ""
-    sys.stderr.write(f"{severity}: {place}{message}\n")
-
-
 def print_error(message: str) -> None:
     """Print the one line on stderr that says what went wrong."""
     sys.stderr.write(f"error: {' '.join(message.split())}\n")
