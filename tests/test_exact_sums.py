@@ -48,6 +48,36 @@ def test_merging_is_adding(one, two, three):
     assert c.merge(b.merge(a)).values() == whole
 
 
+@given(st.lists(st.tuples(finite, finite, finite), max_size=6))
+def test_rows_at_once_are_added_as_one_by_one(rows):
+    together, apart = ExactSums(3), ExactSums(3)
+    together.add(np.array(rows).reshape(-1, 3))
+    for row in rows:
+        apart.add(np.array(row))
+    assert together.values().tobytes() == apart.values().tobytes()
+
+
+@given(st.lists(st.integers(-(2**53), 2**53), max_size=8), st.integers(0, 1060))
+def test_sums_among_the_denormals_are_rounded_once(numerators, reach):
+    """Multiples of a very small power of two, at the end of float64's range, where fewer bits are left."""
+    sums, values = (
+        ExactSums(1),
+        [number * 2.0**-1074 if reach % 2 else number * 2.0 ** (reach - 1074) for number in numerators],
+    )
+    for value in values:
+        sums.add(np.array([value]))
+    assert sums.values()[0] == exact(values)
+
+
+def test_sums_between_denormals_round_to_even():
+    """A sum of finer bits than float64 has: the range of this sum ends below the least denormal."""
+    sums = ExactSums(1, -1074 - 2, 1024)
+    sums._limbs[0, 0] = 0b110  # one and a half of the least denormal
+    assert sums.values()[0] == 2 * 5e-324
+    sums._limbs[0, 0] = 0b1010  # two and a half
+    assert sums.values()[0] == 2 * 5e-324
+
+
 def test_cancellation_and_ties():
     assert added([1e308, 1e308, -1e308, 1.0, -1e308]).values()[0] == 1.0
     assert added([2.0**53, 1.0]).values()[0] == 2.0**53  # half to even

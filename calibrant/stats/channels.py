@@ -8,7 +8,6 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from calibrant.errors import MergeError
 from calibrant.stats import _fold_kernels
@@ -18,6 +17,7 @@ from calibrant.stats.exact_sums import ExactSums
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
+AnyArray = npt.NDArray[np.generic]
 
 SUM_BITS: Final = (-149, 168)  # float32 values, up to 2**40 of them
 SQUARE_BITS: Final = (-298, 296)  # their squares
@@ -126,8 +126,8 @@ class ChannelStatistics:
         merged._squares = self._squares.merge(other._squares)
         return merged
 
-    def frame(self) -> pl.DataFrame:
-        """Return one row a channel, as `channel_columns` has them."""
+    def columns(self) -> dict[str, AnyArray]:
+        """Return one value a channel, as `channel_columns` has them."""
         return channel_columns(self._n, self._minimum, self._maximum, self._totals.values(), self._squares.values())
 
     def _grow(self, channels: int) -> None:
@@ -142,29 +142,27 @@ class ChannelStatistics:
 
 def channel_columns(
     n: Int64Array, minimum: Float32Array, maximum: Float32Array, totals: Float64Array, squares: Float64Array
-) -> pl.DataFrame:
-    """Return the columns that the `channels` and `weights` tables share, one row a channel.
+) -> dict[str, AnyArray]:
+    """Return the columns that the `channels` and `weights` tables share, one value a channel.
 
     Args:
         n: shape (C,), values of each channel, NaN and infinity included.
-        minimum: shape (C,), over finite values; +inf where there is none, which becomes null.
+        minimum: shape (C,), over finite values; +inf where there is none, which becomes NaN.
         maximum: shape (C,), -inf where there is none.
         totals: shape (C,).
         squares: shape (C,).
     """
     found = minimum <= maximum
-    low, high = np.where(found, minimum, np.nan), np.where(found, maximum, np.nan)
-    return pl.DataFrame(
-        {
-            "channel": np.arange(n.size, dtype=np.int32),
-            "n": n,
-            "min": low.astype(np.float32),
-            "max": high.astype(np.float32),
-            "abs_max": np.maximum(np.abs(low), np.abs(high)).astype(np.float32),
-            "sum": totals,
-            "sum_sq": squares,
-        }
-    ).with_columns(pl.col("min", "max", "abs_max").fill_nan(None))
+    low, high = (np.where(found, bound, np.float32(np.nan)) for bound in (minimum, maximum))
+    return {
+        "channel": np.arange(n.size, dtype=np.int32),
+        "n": n,
+        "min": low,
+        "max": high,
+        "abs_max": np.maximum(np.abs(low), np.abs(high)),
+        "sum": totals,
+        "sum_sq": squares,
+    }
 
 
 def require_equal(what: str, mine: object, theirs: object) -> None:

@@ -15,7 +15,7 @@ from calibrant.errors import SchemaError, ShapeError
 from calibrant.stats.channels import ChannelStatistics, fold_samples, require_equal
 from calibrant.stats.histogram import MANTISSA_BITS, CountScratch, LogLinearHistogram
 from calibrant.stats.sample_rows import SampleRows, sample_frame
-from calibrant.stats.tables import SCHEMAS
+from calibrant.stats.tables import frame_of
 
 FloatArray = npt.NDArray[np.floating]
 
@@ -95,15 +95,15 @@ class TensorStatistics:
 
     def channels_frame(self) -> pl.DataFrame:
         """Return the tensor's rows of the `channels` table, by channel."""
-        return self._with_id("channels", self._channels.frame())
+        return frame_of("channels", self._channels.columns(), tensor_id=self._tensor_id)
 
     def histogram_frame(self) -> pl.DataFrame:
         """Return the tensor's rows of the `histograms` table, by key."""
-        return self._with_id("histograms", self.histogram.to_tables().histogram)
+        return frame_of("histograms", self.histogram.bin_columns(), tensor_id=self._tensor_id)
 
     def extremes_frame(self) -> pl.DataFrame:
         """Return the tensor's rows of the `extremes` table: side max descending, then side min ascending."""
-        return self._with_id("extremes", self.histogram.to_tables().extremes)
+        return self.histogram.extremes_frame().select(pl.lit(self._tensor_id, pl.Int32).alias("tensor_id"), pl.all())
 
     def _checked(self, batch: FloatArray, sample_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         array = np.asarray(batch)
@@ -126,8 +126,3 @@ class TensorStatistics:
         if not 1 <= axis < len(shape):
             return None
         return shape[0], math.prod(shape[1:axis]), shape[axis], math.prod(shape[axis + 1 :])
-
-    def _with_id(self, table: str, rows: pl.DataFrame) -> pl.DataFrame:
-        schema = SCHEMAS[table]
-        numbered = rows.with_columns(pl.lit(self._tensor_id, pl.Int32).alias("tensor_id"))
-        return numbered.select(pl.col(name).cast(dtype) for name, dtype in schema.items())

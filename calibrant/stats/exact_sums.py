@@ -108,22 +108,8 @@ class ExactSums:
             shape (size,), float64.
         """
         self._carry()
-        return np.array([self._rounded(channel) for channel in range(self.size)], np.float64)
+        return _limb_kernels.round_limbs(self._limbs, self._lowest_bit)
 
     def _carry(self) -> None:
         _limb_kernels.carry_limbs(self._limbs)
         self._additions = 1
-
-    def _rounded(self, channel: int) -> float:
-        limbs = self._limbs[channel]
-        low = int.from_bytes(limbs[:-1].astype("<u4").tobytes(), "little")
-        whole = low + (int(limbs[-1]) << (LIMB_BITS * (limbs.size - 1)))
-        return _scaled(whole, self._lowest_bit)
-
-
-def _scaled(whole: int, exponent: int) -> float:
-    """Return ``whole * 2**exponent`` correctly rounded: division of integers is."""
-    try:
-        return float(whole << exponent) if exponent >= 0 else whole / (1 << -exponent)
-    except OverflowError:
-        return float("inf") if whole > 0 else float("-inf")

@@ -25,6 +25,7 @@ from calibrant.stats.histogram_tables import (
     COUNTERS,
     HistogramTables,
     counters_row,
+    extremes_table,
     require_columns,
     runs_of_table,
 )
@@ -283,17 +284,16 @@ class LogLinearHistogram:
 
         `extremes_kept` is implied wherever values were left out.
         """
-        largest, smallest = self.largest, self.smallest
-        extremes = pl.DataFrame(
-            {
-                "side": ["max"] * largest[0].size + ["min"] * smallest[0].size,
-                "value": np.concatenate([largest[0], smallest[0]]),
-                "count": np.concatenate([largest[1], smallest[1]]),
-            },
-            schema={"side": pl.String, "value": pl.Float32, "count": pl.Int64},
-        )
-        histogram = pl.DataFrame({"key": self.keys, "count": self.counts})
-        return HistogramTables(histogram, extremes, pl.DataFrame([self.counters()], schema=COUNTERS))
+        counters = pl.DataFrame([self.counters()], schema=COUNTERS)
+        return HistogramTables(pl.DataFrame(self.bin_columns()), self.extremes_frame(), counters)
+
+    def bin_columns(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return the occupied bins as columns: key and count."""
+        return {"key": self.keys, "count": self.counts}
+
+    def extremes_frame(self) -> pl.DataFrame:
+        """Return the extremes as rows: side max descending, then side min ascending."""
+        return extremes_table(self.largest, self.smallest)
 
     def counters(self) -> dict[str, int | float | None]:
         """Return n, n_zero, n_nan, n_inf, min, max (None where no value is finite) and mantissa_bits."""

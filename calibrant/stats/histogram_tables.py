@@ -3,11 +3,14 @@
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from calibrant.errors import SchemaError
 from calibrant.stats.extremes import Runs
 from calibrant.stats.percentiles import Side
+
+Multiset = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 COUNTERS = pl.Schema(
     {
@@ -61,6 +64,19 @@ def counters_row(counters: pl.DataFrame) -> dict[str, int]:
         raise SchemaError(message)
     row = counters.select(names).row(0)
     return dict(zip(names, map(int, row), strict=True))
+
+
+def extremes_table(largest: Multiset, smallest: Multiset) -> pl.DataFrame:
+    """Return the extremes as rows: side max, then side min, each in the order given."""
+    sides = np.repeat(np.array([0, 1], np.uint8), [largest[0].size, smallest[0].size])
+    return pl.DataFrame(
+        {
+            "side": pl.Series(["max", "min"], dtype=pl.String).gather(sides),
+            "value": np.concatenate([largest[0], smallest[0]]),
+            "count": np.concatenate([largest[1], smallest[1]]),
+        },
+        schema={"side": pl.String, "value": pl.Float32, "count": pl.Int64},
+    )
 
 
 def runs_of_table(extremes: pl.DataFrame, side: Side) -> Runs:

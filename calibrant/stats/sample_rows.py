@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from calibrant.stats.channels import SampleFold
-from calibrant.stats.tables import SCHEMAS, empty_frame
+from calibrant.stats.tables import empty_frame, frame_of
 
 
 class SampleRows(NamedTuple):
@@ -44,5 +44,4 @@ def sample_frame(rows: Sequence[SampleRows]) -> pl.DataFrame:
         "sum": np.concatenate([fold.total for fold in folds]),
         "sum_sq": np.concatenate([fold.total_squares for fold in folds]),
     }
-    frame = pl.DataFrame(columns, schema=SCHEMAS["samples"])
-    return frame.with_columns(pl.col("min", "max").fill_nan(None)) if np.isnan(columns["min"]).any() else frame
+    return frame_of("samples", columns)

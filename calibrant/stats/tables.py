@@ -3,10 +3,13 @@
 Every table is Parquet with a schema version in its metadata; `write_frame` is the only place that writes one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from calibrant.errors import RunError, SchemaError
@@ -192,6 +195,25 @@ def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
         message = f"table {table}: columns missing {sorted(missing)}, unknown {sorted(unknown)}"
         raise SchemaError(message)
     return frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+
+
+def frame_of(table: str, columns: Mapping[str, npt.NDArray[np.generic]], **same: int) -> pl.DataFrame:
+    """Return rows of a table from arrays of its own types; NaN in a column named min, max or abs_max is null.
+
+    Args:
+        table: its name.
+        columns: by name.
+        same: columns of one value.
+
+    Example:
+        >>> frame_of("histograms", {"key": np.uint32([7]), "count": np.array([2])}, tensor_id=3).row(0)
+        (3, 7, 2)
+    """
+    height = len(next(iter(columns.values())))
+    all_columns = {**{name: np.full(height, value, np.int32) for name, value in same.items()}, **columns}
+    frame = pl.DataFrame({name: all_columns[name] for name in SCHEMAS[table]}, schema=SCHEMAS[table])
+    bounds = [name for name in ("min", "max", "abs_max") if name in columns and np.isnan(columns[name]).any()]
+    return frame.with_columns(pl.col(bounds).fill_nan(None)) if bounds else frame
 
 
 def write_frame(table: str, frame: pl.DataFrame, path: Path) -> None:

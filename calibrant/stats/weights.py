@@ -9,7 +9,7 @@ import polars as pl
 
 from calibrant.errors import ShapeError
 from calibrant.stats.channels import channel_columns, fold_samples
-from calibrant.stats.tables import SCHEMAS
+from calibrant.stats.tables import frame_of
 
 FloatArray = npt.NDArray[np.floating]
 
@@ -118,5 +118,4 @@ def weight_frame(layer_id: int, rows: FloatArray) -> pl.DataFrame:
     columns = channel_columns(
         n, fold.channel_minimum, fold.channel_maximum, fold.channel_totals[0], fold.channel_squares[0]
     )
-    numbered = columns.with_columns(pl.lit(layer_id, pl.Int32).alias("layer_id"))
-    return numbered.select(pl.col(name).cast(dtype) for name, dtype in SCHEMAS["weights"].items())
+    return frame_of("weights", columns, layer_id=layer_id)
