@@ -59,6 +59,7 @@ __all__ = [
 
 _HOMES = {
     "CalibrantError": "calibrant.errors",
+    "advise_qat": "calibrant.qat_advice",
     "Run": "calibrant.stats.run",
     "capture": "calibrant.pipeline",
     "convert_qat": "calibrant.qat_conversion",

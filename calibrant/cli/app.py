@@ -43,3 +43,4 @@ for command in (
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(config_app, name="config")
+app.add_typer(qat.qat_app, name="qat")

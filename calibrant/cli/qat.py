@@ -8,8 +8,19 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli.options import FixInput, MatmulPerChannel, Output, TableFormat, fixed_inputs
+from calibrant.cli.options import Fit, FixInput, MatmulPerChannel, Output, TableFormat, fixed_inputs
 from calibrant.cli.results import print_paths
+
+qat_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Quantization-aware training.\n\nExample: calibrant qat advise config.json --run model.run -o next.json",
+)
+
+
+@qat_app.callback()
+def qat() -> None:
+    """Keep `advise` a command of its own while it is the only one."""
 
 
 def convert_qat(
@@ -51,3 +62,34 @@ def convert_qat(
         print_line("verified", done.report.summary())
     if done.source_sqnr_db is not None:
         print_line("source_sqnr_db", f"{done.source_sqnr_db:.1f}")
+
+
+@qat_app.command()
+def advise(
+    config: Annotated[Path, typer.Argument(help="A retrain config.json or .cfg.", show_default=False)],
+    run: Annotated[Path, typer.Option(help="A run of the float model.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the edited configuration here.", show_default=False)
+    ] = None,
+    fit: Fit = "default",
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Samples of a training batch. [default: the run's]")
+    ] = None,
+    disable: Annotated[int, typer.Option(min=0, help="How many of the worst layers to leave in float.")] = 1,
+    findings: Annotated[bool, typer.Option("--findings", help="Show only what should be looked at.")] = False,
+    form: TableFormat = "table",
+) -> None:
+    """Walk AMCT's tuning path over a retrain configuration: a table of advice, and an edited file.
+
+    Example: calibrant qat advise config.json --run model.run -o next.json
+    """
+    from calibrant import qat_advice
+    from calibrant.console import print_frame, print_line, print_note
+
+    advice = qat_advice.advise_qat(config, run, fit=fit, batch_size=batch_size, disable=disable, output=output)
+    for event in advice.events:
+        print_note(event.severity, event.layer, event.message)
+    rows = advice.table
+    print_frame(rows.filter(rows["severity"] != "info") if findings else rows, form, None)
+    if advice.output is not None and form == "table":
+        print_line("config", advice.output.resolve())
