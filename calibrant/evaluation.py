@@ -74,7 +74,7 @@ def evaluate(
         labels: one entry a sample: an array; a .npy or .npz file; ``file.npz:key``; or the name of an array in the data's .npz.
         metrics: names of metrics (docs/evaluation.md), ``module:function``, or functions of (outputs, reference, labels); by default
             sqnr_db, cosine, agreement where outputs are vectors of scores, and top1 where labels are given.
-        models: other ONNX models by the name that they get in the tables.
+        models: other ONNX models by the name that they get in the tables; an input that the run has fixed is fed its value.
         fits: names of fits; by default all that were exported, or all where none was. One that was not is exported to a
             temporary folder for it.
         output: the only output to compare; labels belong to it, or to the model's first.
@@ -128,7 +128,7 @@ def evaluation(
     _check_names([*(models or {}), *(dumps or {})])
     chosen = _chosen_fits(opened, fits, alone=not models and not dumps)
     with _fake_quant_models(opened, chosen) as (files, notes):
-        variants = _model_variants(files, models or {}, inputs, fused=fused)
+        variants = _model_variants(files, models or {}, inputs, fused=fused, fixed=opened.info.fix_input)
         variants += _dump_variants(dumps or {}, dumps_type)
         if fused:
             variants.insert(0, _variant("fp32", opened.prepared_file, inputs, fused=True))
@@ -246,19 +246,33 @@ def _compare(
 
 
 def _variant(
-    name: str, path: Path, inputs: "Sequence[ModelInput]", *, fit: str | None = None, fused: bool = False
+    name: str,
+    path: Path,
+    inputs: "Sequence[ModelInput]",
+    *,
+    fit: str | None = None,
+    fused: bool = False,
+    fixed: Mapping[str, str] | None = None,
 ) -> "Variant":
     from calibrant.export.variants import model_variant
 
-    return model_variant(name, path, inputs, fit=fit, fused=fused)
+    return model_variant(name, path, inputs, fit=fit, fused=fused, fixed=fixed)
 
 
 def _model_variants(
-    fits: Mapping[str, Path], models: "Mapping[str, PathLike]", inputs: "Sequence[ModelInput]", *, fused: bool
+    fits: Mapping[str, Path],
+    models: "Mapping[str, PathLike]",
+    inputs: "Sequence[ModelInput]",
+    *,
+    fused: bool,
+    fixed: Mapping[str, str] | None = None,
 ) -> "list[Variant]":
     ways = (False, True) if fused else (False,)
     own = [_variant(FAKE_QUANT, path, inputs, fit=fit, fused=way) for fit, path in fits.items() for way in ways]
-    return own + [_variant(name, Path(path), inputs, fused=way) for name, path in models.items() for way in ways]
+    others = [
+        _variant(name, Path(path), inputs, fused=way, fixed=fixed) for name, path in models.items() for way in ways
+    ]
+    return own + others
 
 
 def _dump_variants(dumps: "Mapping[str, PathLike]", dtype: str) -> "list[Variant]":

@@ -488,3 +488,31 @@ def test_names_are_given_once(run, x, tmp_path, command):
 def test_a_missing_model_is_told(run, x):
     with pytest.raises(CalibrantError, match=r"missing\.onnx\): no such file"):
         evaluate(run, [{"x": x}], models={"m": "missing.onnx"})
+
+
+def test_inputs_that_the_run_has_fixed_are_fed_to_the_source_model(tmp_path, x):
+    """y = gemm(x) * k; the run's model has k = 3 inside, its source takes k."""
+    proto = models.gemm()
+    proto.graph.node[0].output[0] = "g"
+    proto.graph.node.append(models.node("Mul", ["g", "k"], "y", "mul"))
+    proto.graph.input.append(models.value("k", []))
+    source = models.save(proto, tmp_path / "m.onnx")
+    run = calibrant.run(source, [{"x": x}], run=tmp_path / "r", fix_input={"k": 3}, keep="stats")
+    found = evaluate(run, [{"x": x}], models={"source": source}, metrics=["max_abs"])
+    assert value(found, variant="source")["value"] == pytest.approx(0, abs=1e-6)
+    with pytest.raises(ModelError, match=r"'source' .*input 'k': the data has no values for it"):
+        evaluate_models(run.prepared_file, {"source": source}, [{"x": x}], X4)
+
+
+def test_a_deploy_model_is_no_model_for_onnxruntime(run, x):
+    deploy = f"{run.info.fits['default'].prefix}_deploy_model.onnx"
+    with pytest.raises(ModelError, match="Ascend operators run on the NPU: dump their outputs there"):
+        evaluate(run, [{"x": x}], models={"deploy": deploy})
+
+
+def test_nan_in_the_data_is_no_alarm_where_the_float_model_has_it_too(run, x):
+    broken = x.copy()
+    broken[3, 0] = np.nan
+    found = evaluation(run, [{"x": broken}])
+    assert not found.events
+    assert found.classes.filter(class_id=-1)["samples"].to_list() == [1]  # the float model has no class for it either

@@ -81,6 +81,8 @@ def evaluate(
         print_note(event.severity, None, event.message)
     rows = found.classes.select(*_SHOWN_CLASSES) if classes else found.scores.select(*_SHOWN)
     print_frame(_without_idle_columns(rows) if form == "table" else rows, form, output)
+    if classes and rows.is_empty():
+        print_note("info", None, "no output is one vector of scores a sample, so there are no classes to agree on")
     _refuse([event.message for _, event in found.events if event.severity in _severe(fail_on)])
 
 

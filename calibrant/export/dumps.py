@@ -137,9 +137,9 @@ def _by_number(
         found[outputs[int(number["index"])]].append(file)
     for name in chosen:
         if not found[name]:
-            number = list(outputs).index(name)
+            place = list(outputs).index(name)
             message = (
-                f"--dumps {folder}: no file ends with _{number} for output '{name}'; dump it, or choose --output-name"
+                f"--dumps {folder}: no file ends with _{place} for output '{name}'; dump it, or choose --output-name"
             )
             raise DataError(message)
     return {name: found[name] for name in chosen}

@@ -36,6 +36,7 @@ class OutputRunner:
         inputs: what the samples were checked against; a model with one input takes the one input whatever its name.
         fused: leave graph optimizations on. Off is the default: onnxruntime's fused int8 kernels saturate on CPUs without VNNI.
         name: how messages call the model; by default its path.
+        constants: values of inputs that the data has none for, where the model has such inputs.
 
     Attributes:
         outputs: names of the outputs that hold numbers, in order.
@@ -49,10 +50,18 @@ class OutputRunner:
     """
 
     def __init__(
-        self, model: Path | bytes, inputs: Sequence[ModelInput], *, fused: bool = False, name: str | None = None
+        self,
+        model: Path | bytes,
+        inputs: Sequence[ModelInput],
+        *,
+        fused: bool = False,
+        name: str | None = None,
+        constants: Mapping[str, Array] | None = None,
     ) -> None:
         self._name = name or (f"model {model}" if isinstance(model, Path) else "the model")
         self._session = self._open(model, fused_options() if fused else plain_options())
+        inner = {value.name for value in self._session.get_inputs()} - {spec.name for spec in inputs}
+        self._constants = {name: array for name, array in (constants or {}).items() if name in inner}
         self._given = [spec.name for spec in inputs]
         self._inputs = self._own_inputs(inputs)
         self._size = fixed_batch(self._inputs)
@@ -89,12 +98,17 @@ class OutputRunner:
             source = str(model) if isinstance(model, Path) else model
             return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except SESSION_ERRORS as error:
-            message = f"{self._name}: onnxruntime refuses it: {first_line(error)}; check it with onnx.checker"
+            advice = (
+                "Ascend operators run on the NPU: dump their outputs there"
+                if "Ascend" in str(error)
+                else "check it with onnx.checker"
+            )
+            message = f"{self._name}: onnxruntime refuses it: {first_line(error)}; {advice}"
             raise ModelError(message) from error
 
     def _own_inputs(self, inputs: Sequence[ModelInput]) -> list[ModelInput]:
         """Return the data's inputs by this model's names and sizes."""
-        own = {value.name: value.shape for value in self._session.get_inputs()}
+        own = {value.name: value.shape for value in self._session.get_inputs() if value.name not in self._constants}
         given = [spec.name for spec in inputs]
         if len(own) == len(given) == 1:
             given = list(own)
@@ -116,7 +130,7 @@ class OutputRunner:
             spec.name: _turned(feed[given], spec, turn) for spec, given in zip(self._inputs, self._given, strict=True)
         }
         try:
-            arrays = self._session.run(list(self.outputs), named)
+            arrays = self._session.run(list(self.outputs), {**self._constants, **named})
         except SESSION_ERRORS as error:
             first = batch.samples[0].place
             message = f"sample {batch.first} ({first}): {self._name} does not take it: {first_line(error)}"
