@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import calibrant
 from calibrant.cli.app import app
 from calibrant.errors import ConfigError, LayerNotFoundError, RunError
+from calibrant.export import memory_session
 from calibrant.export.files import export_files
 from calibrant.layer_views import isolated, study
 from calibrant.layer_views.whole import WholeModel
@@ -459,3 +460,50 @@ def test_the_command_ranks_by_the_only_view_asked_for(tmp_path: Path) -> None:
     run = fitted(two_layers(), draw((1, 3, 8, 8), 3), tmp_path)
     command(run.path)
     assert "in the view 'statistics'" in command(run.path, "--view", "statistics").stdout
+
+
+def test_chosen_raw_activations_are_measured_as_all_of_them_would_be(tmp_path: Path) -> None:
+    feeds = draw((1, 3, 8, 8), 6)
+    for name in ("all", "some"):
+        (tmp_path / name).mkdir()
+    everything, some = (
+        fitted(two_layers(), feeds, tmp_path / name, keep=keep) for name, keep in (("all", "raw"), ("some", "raw:3"))
+    )
+    expected = sensitivity(everything, views=["isolated"], samples=3)
+    pl.testing.assert_frame_equal(sensitivity(some, views=["isolated"]), expected)
+    assert set(expected["samples"]) == {3}
+
+
+def test_models_that_no_protobuf_holds_go_through_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = fitted(two_layers(), draw((1, 3, 8, 8), 3), tmp_path)
+    expected = sensitivity(run, views=["isolated", "whole"])
+    (run.path / "tables" / "sensitivity.parquet").unlink()
+    made = []
+    write = memory_session.write_model
+    monkeypatch.setattr(memory_session, "needs_external_data", lambda model: True)
+    monkeypatch.setattr(memory_session, "write_model", lambda model, path: (made.append(path), write(model, path)))
+    pl.testing.assert_frame_equal(sensitivity(run, views=["isolated", "whole"]), expected)
+    assert (
+        len(made) == 2 * 2 + 1 + 2
+    )  # both forms of both layers, the float model, and the model with each layer quantized
+    assert not any(path.parent.exists() for path in made)
+
+
+def test_several_inputs_and_an_output_without_axes(tmp_path: Path) -> None:
+    proto = models.two_inputs()
+    proto.graph.node.append(models.node("ReduceMean", ["y"], "mean", "mean", keepdims=0))
+    del proto.graph.output[:]
+    proto.graph.output.append(models.value("mean", []))
+    feeds = [{"x": a["x"], "z": b["x"]} for a, b in zip(draw((1, 3, 8, 8), 3), draw((1, 3, 8, 8), 3, 2), strict=True)]
+    rows = sensitivity(fitted(proto, feeds, tmp_path), data=feeds)
+    for layer in ("conv_x", "conv_z"):
+        assert np.isfinite(value_of(rows, "whole", layer, "sqnr_db"))
+    assert set(rows.filter(view="whole")["metric"]) == {"sqnr_db", "kl"}
+
+
+def test_nan_ranks_before_every_number() -> None:
+    values = [30.0, float("nan"), 10.0, float("inf")]
+    rows = pl.DataFrame({"layer_id": range(4), "view": "whole", "metric": "sqnr_db", "value": values})
+    assert worst_first(rows, "sqnr_db")["layer_id"].to_list() == [1, 2, 0, 3]
+    losses = rows.with_columns(metric=pl.lit("mse"))
+    assert worst_first(losses, "mse")["layer_id"].to_list() == [1, 3, 0, 2]
