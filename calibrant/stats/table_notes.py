@@ -369,7 +369,7 @@ TABLE_NOTES: Final[Mapping[str, TableNote]] = {
             "fit": "as in `evaluation`",
             "variant": "as in `evaluation`",
             "output": "as in `evaluation`",
-            "class_id": "index of the greatest entry of the float model's output",
+            "class_id": "index of the greatest entry of the float model's output; -1 where it holds NaN",
             "samples": "that the float model puts into this class",
             "agreement": "share of them that the variant puts there too",
             "low": "lower end of the 95 % bootstrap interval over these samples; NULL for one sample",
