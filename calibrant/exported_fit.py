@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def quantized_layers(run: Run, prepared: PreparedModel, fit: str) -> list[QuantizedLayer]:
     """Join the layers that are quantized with their data with their scales of one fit, in topological order."""
     parameters, balance = run.read("quant_params").filter(fit=fit), run.read("balance").filter(fit=fit)
-    found, half = fitted_layers(prepared, parameters, balance), _config(run, fit).fakequant_precision_mode == FORCED
+    found, half = fitted_layers(prepared, parameters, balance), fit_configuration(run, fit).fakequant_precision_mode == FORCED
     return [replace(layer, half_factors=True) for layer in found] if half else found
 
 
@@ -68,7 +68,7 @@ def quantized_parts(
     return encode_parts(prepared, layers, tensors, weight_only_layers(run, prepared, fit), weight_only_form)
 
 
-def _config(run: Run, fit: str) -> QuantConfig | RetrainJson:
+def fit_configuration(run: Run, fit: str) -> QuantConfig | RetrainJson:
     """Return what a fit was made from; of a trained one the config.json of retraining."""
     record = run.info.fits[fit]
     source, dialect = record.config_source or "<options>", cast("Dialect | None", record.config_dialect)
@@ -99,7 +99,7 @@ def write_fit(
 
 def config_text(run: Run, prepared: PreparedModel, fit: str) -> str:
     """Return AMCT's config.json of a fit: what was asked for, with the layers that stayed in float disabled."""
-    config = _config(run, fit)
+    config = fit_configuration(run, fit)
     fitted = run.read("plan").filter(fit=fit)
     if isinstance(config, RetrainJson):
         return _retrained(config, fitted.filter(pl.col("enabled"))["layer"].to_list())
