@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from calibrant.qat_conversion import convert_qat_model
     from calibrant.qat_export import save_quant_retrain_model
     from calibrant.quantizers.qat.retrain import (
         create_quant_retrain_config,
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "convert_qat_model",
     "create_quant_retrain_config",
     "create_quant_retrain_model",
     "restore_quant_retrain_model",
@@ -23,6 +25,7 @@ __all__ = [
 
 _TRAINING = "calibrant.quantizers.qat"
 _HOMES = {
+    "convert_qat_model": "calibrant.qat_conversion",
     "create_quant_retrain_config": _TRAINING,
     "create_quant_retrain_model": _TRAINING,
     "restore_quant_retrain_model": _TRAINING,

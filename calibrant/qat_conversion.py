@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from calibrant.export.files import ExportedFiles
     from calibrant.export.qdq_layers import QdqExport
+    from calibrant.export.qdq_source import SourceDistance
     from calibrant.export.report import VerifyReport
     from calibrant.ingest.data import Data
     from calibrant.ingest.qdq.prepare import QdqModel
@@ -101,7 +102,15 @@ def convert_qat(
     files = write_export(
         source.prepared, found.layers, os.fspath(prefix), _config(source, found), found.tensors, outputs=found.outputs
     )
-    return _verified(Path(model), fixed, files, found, events, feeds, notice, progress)
+    judged = _judge(Path(model), fixed, source, found, files, feeds, progress)
+    if notice is not None:
+        for event in judged.events:
+            notice(event)
+    distance = judged.distance
+    return ConvertedModel(
+        files, found.frame({} if distance is None else distance.layers), (*events, *judged.events), judged.report,
+        None if distance is None else distance.sqnr_db,
+    )  # fmt: skip
 
 
 def convert_qat_model(model_file: PathLike, save_path: PathLike, record_file: PathLike | None = None) -> ConvertedModel:
@@ -181,52 +190,56 @@ def _feeds(source: "QdqModel", data: "Data | None", samples: int) -> Feeds:
     return list(islice(model_feeds(open_data(data, inputs), inputs), samples))
 
 
-def _verified(
+@dataclass(frozen=True)
+class _Judgement:
+    """What was found of the files that a conversion wrote."""
+
+    report: "VerifyReport | None" = None
+    distance: "SourceDistance | None" = None
+    events: tuple[Event, ...] = ()
+
+
+def _judge(
     model: Path,
     fixed: Mapping[str, str],
-    files: "ExportedFiles",
+    source: "QdqModel",
     found: "QdqExport",
-    events: Sequence[Event],
+    files: "ExportedFiles",
     feeds: Feeds,
-    notice: Notice | None,
     progress: Progress,
-) -> ConvertedModel:
-    from calibrant.export.qdq_source import source_sqnr_db
+) -> _Judgement:
+    from calibrant.export.qdq_source import distance_from_source
     from calibrant.export.verify import verify_export
     from calibrant.pipeline import require_passed
 
-    told = list(events)
-
-    def tell(event: Event) -> None:
-        told.append(event)
-        if notice is not None:
-            notice(event)
-
     if not feeds:
-        tell(
-            Event(
-                "verify",
-                "warn",
-                "not verified: the sizes or types of its inputs leave no samples to make; give some (--data)",
-            )
-        )
-        return ConvertedModel(files, found.frame(), tuple(told))
+        text = "not verified: the sizes or types of its inputs leave no samples to make; give some (--data)"
+        return _Judgement(events=(Event("verify", "warn", text),))
     report = verify_export(files, feeds, progress)
     require_passed(report)
-    for finding in report.findings:
-        tell(Event("verify", finding.severity, finding.message, layer=finding.where))
+    events = [Event("verify", one.severity, one.message, layer=one.where) for one in report.findings]
     try:
-        near = source_sqnr_db(model, fixed, files.fake_quant, feeds)
+        distance = distance_from_source(model, fixed, source, found.layers, files.fake_quant, feeds)
     except ExportError as error:
-        tell(Event("verify", "warn", str(error)))
-        return ConvertedModel(files, found.frame(), tuple(told), report)
-    if near < LEAST_DB:
-        text = (
-            f"the fake-quant model is {near:.1f} dB from the source model, where {LEAST_DB:.0f} dB are expected: float biases that were "
-            "quantized, and values half way between two codes, move results by a step; round biases to whole scale_d * scale_w there"
+        return _Judgement(report, None, (*events, Event("verify", "warn", str(error))))
+    return _Judgement(report, distance, (*events, *_far(distance)))
+
+
+def _far(distance: "SourceDistance") -> list[Event]:
+    """Say which layers are far from the source, or that only the whole is."""
+    far = [name for name, decibels in distance.layers.items() if decibels < LEAST_DB]
+    text = (
+        "on the source's own data it is {0:.1f} dB from the source, where {1:.0f} dB are expected: a float bias that was quantized moves "
+        "its output; round it to whole scale_d * scale_w there"
+    )
+    events = [Event("verify", "warn", text.format(distance.layers[name], LEAST_DB), layer=name) for name in far]
+    if distance.sqnr_db < LEAST_DB and not far:
+        whole = (
+            f"the whole model is {distance.sqnr_db:.1f} dB from the source, though each layer alone is near: values half way between two "
+            "codes take another code where sums are rounded in another order, and the layers behind carry that on"
         )
-        tell(Event("verify", "warn", text))
-    return ConvertedModel(files, found.frame(), tuple(told), report, near)
+        events.append(Event("verify", "info", whole))
+    return events
 
 
 __all__ = ["ConvertedModel", "convert_qat", "convert_qat_model"]

@@ -13,10 +13,13 @@ import onnx
 import pytest
 import qdq
 from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
 
 import calibrant
+from calibrant.amct import convert_qat_model
+from calibrant.cli.app import app
 from calibrant.errors import ExportError, ModelError
-from calibrant.qat_conversion import ConvertedModel, convert_qat_model
+from calibrant.qat_conversion import ConvertedModel
 
 F = np.float32
 LEAST_DB = 60.0
@@ -70,6 +73,24 @@ def test_converted_model_is_verified_and_compared_with_its_source(tmp_path: Path
     assert done.report.samples == 1
     assert done.source_sqnr_db is not None
     assert done.source_sqnr_db >= LEAST_DB
+    assert (
+        row(done, "conv")["source_sqnr_db"] >= 100
+    )  # sums of less than 2^24 differ by the last product's rounding alone
+
+
+def test_layer_that_differs_from_the_source_is_told(tmp_path: Path) -> None:
+    graph = qdq.Qdq()
+    x, w = graph.pair("x", "x", 0.5), graph.stored("w", qdq.codes(4, 3, 1, 1, low=-2, high=2), 0.5)
+    graph.constant("b", np.full(4, 0.125, F))  # half a step of the sum: each output moves by that
+    graph.node("Conv", [x, w, "b"], "y", "conv")
+    proto = graph.model([models.value("x", ["N", 3, 8, 8])], [models.value("y", ["N", 4, 8, 8])])
+    done = convert(proto, tmp_path, data=[{"x": image()["x"][:1]}])
+    (wanted,) = models.run(proto, {"x": image()["x"][:1]})
+    moved = 10 * np.log10(float((wanted.astype(np.float64) ** 2).sum()) / (wanted.size * 0.125**2))
+    assert row(done, "conv")["source_sqnr_db"] == pytest.approx(moved, abs=1e-6)
+    assert any(
+        event.layer == "conv" and event.severity == "warn" and "a float bias" in event.message for event in done.events
+    )
 
 
 def test_uint8_data_and_weights_of_zero_point_128_are_shifted(tmp_path: Path) -> None:
@@ -549,6 +570,29 @@ def test_model_without_known_sizes_is_not_verified_and_says_so(tmp_path: Path) -
     done = convert(proto, tmp_path)
     assert done.report is None
     assert any(event.severity == "warn" and "not verified" in event.message for event in done.events)
+
+
+def test_operators_of_onnxruntimes_own_domain(tmp_path: Path) -> None:
+    proto = qdq.conv()
+    for node in proto.graph.node:
+        if node.op_type.endswith("Linear"):
+            node.domain = "com.microsoft"
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    done = convert(proto, tmp_path)
+    assert row(done, "conv")["becomes"] == "int8"
+    assert [one.domain for one in onnx.load(done.files.deploy).opset_import] == [""]
+    assert sqnr_db(proto, done, image()) >= LEAST_DB
+
+
+def test_command_prints_the_table_and_the_distances(tmp_path: Path) -> None:
+    source = qdq.saved(qdq.conv(), tmp_path)
+    done = CliRunner().invoke(app, ["convert-qat", str(source), "--prefix", str(tmp_path / "o" / "m")])
+    assert done.exit_code == 0
+    lines = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+    assert lines["deploy_model"] == str(tmp_path / "o" / "m_deploy_model.onnx")
+    assert float(lines["least_layer_sqnr_db"]) >= 100
+    rows = CliRunner().invoke(app, ["convert-qat", str(source), "--prefix", str(tmp_path / "m"), "--format", "csv"])
+    assert "conv,0,Conv,int8,0.02,-20,4,int8,kept," in rows.stdout
 
 
 def test_amct_function_copies_the_record(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ def convert_qat(
         print_line("verified", done.report.summary())
     if done.source_sqnr_db is not None:
         print_line("source_sqnr_db", f"{done.source_sqnr_db:.1f}")
+        if near := done.layers["source_sqnr_db"].drop_nulls().to_list():
+            print_line("least_layer_sqnr_db", f"{min(near):.1f}")
 
 
 @qat_app.command()

@@ -28,7 +28,8 @@ _SPACE: Final = 3  # kernel axes of a 3-D convolution
 _SCHEMA: Final = pl.Schema(
     {
         "node": pl.String(), "input": pl.Int32(), "op_type": pl.String(), "becomes": pl.String(), "scale_d": pl.Float32(),
-        "offset_d": pl.Int32(), "weight_scales": pl.Int32(), "weight_type": pl.String(), "bias": pl.String(), "reason": pl.String(),
+        "offset_d": pl.Int32(), "weight_scales": pl.Int32(), "weight_type": pl.String(), "bias": pl.String(),
+        "source_sqnr_db": pl.Float64(), "reason": pl.String(),
     }
 )  # fmt: skip
 
@@ -81,11 +82,16 @@ class QdqExport:
     rows: tuple[ConvertedRow, ...]
     events: tuple[Event, ...]
 
-    def frame(self) -> pl.DataFrame:
-        """Return the rows as a table."""
-        return pl.DataFrame(
-            [[getattr(row, name) for name in _SCHEMA] for row in self.rows], schema=_SCHEMA, orient="row"
-        )
+    def frame(self, decibels: Mapping[str, float] | None = None) -> pl.DataFrame:
+        """Return the rows as a table.
+
+        Args:
+            decibels: SQNR of quantized layers against the source model, by name, where it was measured.
+        """
+        near = decibels or {}
+        known = {"source_sqnr_db": [near.get(row.node) if row.becomes == "int8" else None for row in self.rows]}
+        columns = {name: known.get(name, [getattr(row, name, None) for row in self.rows]) for name in _SCHEMA}
+        return pl.DataFrame(columns, schema=_SCHEMA)
 
 
 class _RefusedError(Exception):

@@ -1,27 +1,31 @@
 """A converted model beside its source: samples to run both on, and how near the outputs are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+import onnx
+import onnxruntime as ort
 
-from calibrant.errors import ExportError, first_line
+from calibrant.errors import DataError, ExportError
 from calibrant.export.evaluate import open_session
+from calibrant.export.external_data import load_model
+from calibrant.export.isolated import IsolatedLayer, open_isolated
+from calibrant.export.partial import encode_parts
+from calibrant.export.proto_graph import run_session, session_of
+from calibrant.export.quantized_layer import QuantizedLayer
 from calibrant.ingest.passes.fix_input import parse_value
-from calibrant.ingest.prepared import ModelInput
+from calibrant.ingest.prepared import ModelInput, PreparedModel
 from calibrant.ingest.qdq.grids import DataGrid
 from calibrant.ingest.qdq.prepare import QdqModel
 from calibrant.ingest.source import read_model
 
 Array = npt.NDArray[Any]
 Feeds = Sequence[Mapping[str, Array]]
-_FAILURES = (
-    ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.InvalidGraph, ort_errors.NotImplemented, ort_errors.RuntimeException,
-)  # fmt: skip
 _SEED = 20
 _CODES = (np.int8, np.uint8)
 
@@ -67,13 +71,36 @@ def _input_grids(model: QdqModel) -> dict[str, DataGrid]:
     return {name: grid for name, grid in found.items() if grid is not None}
 
 
-def source_sqnr_db(source: Path, fixed: Mapping[str, str], fake_quant: Path, feeds: Feeds) -> float:
-    """Return the least SQNR of an output of a fake-quant model against its source over all feeds, optimizations off.
+@dataclass(frozen=True)
+class SourceDistance:
+    """How near a converted model is to its source, onnxruntime's optimizations off; infinite where nothing differs.
+
+    Attributes:
+        sqnr_db: least SQNR of an output of the whole models.
+        layers: SQNR of each quantized layer alone on the source's own data, by name; without those whose data or output the source
+            does not hold under that name.
+    """
+
+    sqnr_db: float
+    layers: Mapping[str, float]
+
+
+def distance_from_source(
+    source: Path,
+    fixed: Mapping[str, str],
+    model: QdqModel,
+    layers: Sequence[QuantizedLayer],
+    fake_quant: Path,
+    feeds: Feeds,
+) -> SourceDistance:
+    """Run a model with QuantizeLinear and DequantizeLinear and what was made of it on the same samples.
 
     Args:
-        source: the model with QuantizeLinear and DequantizeLinear.
+        source: the model.
         fixed: its inputs that were turned into constants, as texts.
-        fake_quant: the model made of it.
+        model: the model without its pairs.
+        layers: the layers that were quantized.
+        fake_quant: the fake-quant model.
         feeds: samples.
 
     Raises:
@@ -81,16 +108,51 @@ def source_sqnr_db(source: Path, fixed: Mapping[str, str], fake_quant: Path, fee
     """
     values = {str(value.name): value for value in read_model(source).graph.inputs}
     constants = {name: parse_value(values[name], text) for name, text in fixed.items() if name in values}
+    proto = load_model(source)
+    outputs = [value.name for value in proto.graph.output]
+    alone = _isolated(model.prepared, layers, {name for node in proto.graph.node for name in node.output} | set(values))
+    wanted = sorted({name for one in alone for name in (one.layer.tensor, _output(one))} - set(outputs) - set(values))
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
+    whole, single = np.zeros((len(outputs), 2)), {one.layer.name: np.zeros(2) for one in alone}
+    first, second = _sessions(proto, fake_quant)
+    for feed in feeds:
+        found = dict(zip([*outputs, *wanted], _run(first, [*outputs, *wanted], {**feed, **constants}), strict=True))
+        got = run_session(second, outputs, feed)
+        whole += [_power(found[name], other) for name, other in zip(outputs, got, strict=True)]
+        for one in alone:
+            data = feed if one.layer.tensor in feed else found
+            _, other = one.outputs((data[one.layer.tensor],))
+            single[one.layer.name] += _power(found[_output(one)], other)
+    return SourceDistance(
+        min((_decibels(*row) for row in whole), default=inf), {name: _decibels(*sums) for name, sums in single.items()}
+    )
+
+
+def _isolated(prepared: PreparedModel, layers: Sequence[QuantizedLayer], known: Collection[str]) -> list[IsolatedLayer]:
+    """Cut out the layers whose data and output the source holds."""
+    parts = encode_parts(prepared, layers)
+    cut = [open_isolated(prepared, parts, one.layer) for one in layers if one.layer.tensor in known]
+    return [one for one in cut if _output(one) in known]
+
+
+def _output(one: IsolatedLayer) -> str:
+    return str(one.quantized.get_outputs()[0].name)
+
+
+def _sessions(proto: onnx.ModelProto, fake_quant: Path) -> tuple[ort.InferenceSession, ort.InferenceSession]:
     try:
-        first, second = open_session(source), open_session(fake_quant)
-        pairs = [(first.run(None, {**feed, **constants}), second.run(None, dict(feed))) for feed in feeds]
-    except _FAILURES as error:
-        message = f"onnxruntime cannot run the source model, so that it is not compared: {first_line(error)}"
+        return session_of(proto), open_session(fake_quant)
+    except ExportError as error:
+        message = f"{error} (the source model, so that it is not compared)"
         raise ExportError(message) from error
-    sums = np.zeros((len(pairs[0][0]), 2))
-    for wanted, got in pairs:
-        sums += [_power(one, other) for one, other in zip(wanted, got, strict=True)]
-    return min((_decibels(*row) for row in sums), default=inf)
+
+
+def _run(session: ort.InferenceSession, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+    try:
+        return run_session(session, outputs, feeds)
+    except DataError as error:
+        message = f"{error} (the source model, so that it is not compared)"
+        raise ExportError(message) from error
 
 
 def _power(wanted: Array, got: Array) -> tuple[float, float]:
