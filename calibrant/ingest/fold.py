@@ -94,7 +94,8 @@ def _by_size(shape: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
 
 
 def _joined(table: str, frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    return pl.concat([empty_frame(table), *(conform(table, frame) for frame in frames)])
+    parts = list(frames)
+    return conform(table, pl.concat(parts)) if parts else empty_frame(table)
 
 
 def weights_table(prepared: PreparedModel) -> pl.DataFrame:

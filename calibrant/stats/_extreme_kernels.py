@@ -60,14 +60,6 @@ def merge_top(
 
 
 @kernel
-def _thin_out(buffer: Orders, used: Number, keep: Number) -> Number:
-    """Move the `keep` greatest to the front; return the least of them."""
-    chosen = np.partition(buffer[:used], used - keep)
-    buffer[:keep] = chosen[used - keep :]
-    return chosen[used - keep]
-
-
-@kernel
 def _collect_span(
     bits: Keys, start: Number, stop: Number, flip: Number, floor: Number, buffer: Orders, used: Number
 ) -> Number:
@@ -110,27 +102,26 @@ def _next_above(maxima: Orders, index: Number, floor: Number, bits: Keys) -> Num
 
 
 @kernel
-def collect_top(bits: Keys, maxima: Orders, flip: Number, floor: Number, keep: Number, buffer: Orders) -> Number:
-    """Collect the finite orders above a floor, at least the `keep` greatest of them.
+def collect_top(
+    bits: Keys, maxima: Orders, index: Number, flip: Number, floor: Number, buffer: Orders, used: Number
+) -> tuple[Number, Number]:
+    """Append the finite orders above a floor to a buffer while there is room for a whole block.
 
     Args:
         bits: float32 patterns.
         maxima: the greatest finite order (flipped) of each block.
+        index: the block to begin with.
         flip: 0 for the greatest values, -1 for the greatest negated ones.
         floor: what an order must exceed; at least that of -infinity.
-        keep: how many are needed.
-        buffer: filled; at least ``keep + 2 * BLOCK`` long.
+        buffer: filled from `used` on; longer than BLOCK.
+        used: how many entries are filled.
 
     Returns:
-        How many entries of the buffer are filled.
+        The block from which to go on once the buffer has room, or the number of blocks; and how many entries are filled.
     """
-    used = np.int64(0)
-    index = _next_above(maxima, 0, floor, bits)
-    while index < maxima.size:
+    index = _next_above(maxima, index, floor, bits)
+    while index < maxima.size and used < buffer.size - BLOCK:
         following = _next_above(maxima, index + 1, floor, bits)
-        if used > buffer.size - BLOCK:
-            floor = _thin_out(buffer, used, keep)
-            used = np.int64(keep)
         used = _collect_block(bits, index * BLOCK, min((index + 1) * BLOCK, bits.size), flip, floor, buffer, used)
         index = following
-    return used
+    return index, used

@@ -128,6 +128,14 @@ class Extremes:
         floor = max(floor, side.floor)
         if not (maxima > floor).any():
             return
-        buffer = np.empty(2 * self._keep + 4 * BLOCK, np.int32)
-        used = _extreme_kernels.collect_top(bits, maxima, np.int32(flip), np.int32(floor), self._keep, buffer)
+        keep = self._keep
+        buffer, index, used = np.empty(2 * keep + 4 * BLOCK, np.int32), 0, 0
+        while True:
+            index, used = _extreme_kernels.collect_top(
+                bits, maxima, index, np.int32(flip), np.int32(floor), buffer, used
+            )
+            if index == maxima.size:
+                break
+            buffer[:keep] = np.partition(buffer[:used], used - keep)[used - keep :]
+            floor, used = int(buffer[0]), keep
         side.offer(buffer[:used].copy())
