@@ -44,6 +44,22 @@ calibrate model data out config="" keep="raw" batch_size="" fix_input="" restart
 test *ARGS: env
     {{bin}}/python -m pytest -n auto --dist worksteal {{ARGS}}
 
+# Run the tests of the HTML report in Chromium; screenshots go to build/browser.
+browser *ARGS: env
+    {{bin}}/python -m pytest tests/test_browser.py {{ARGS}}
+
+# Install Debian's Chromium and its driver where they are missing, as root where apt-get is there.
+install-browser:
+    #!/bin/sh
+    set -eu
+    if command -v chromium > /dev/null && command -v chromedriver > /dev/null; then exit 0; fi
+    if ! command -v apt-get > /dev/null || [ "$(id -u)" != 0 ]; then
+        echo "install Debian's packages chromium and chromium-driver for the browser tests" >&2
+        exit 0
+    fi
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver > /dev/null
+
 # Run the kernels' tests with compilation off.
 test-nojit *ARGS: env
     NUMBA_DISABLE_JIT=1 {{bin}}/python -m pytest -n auto tests/test_twins_stats.py tests/test_twins_quantizers.py {{ARGS}}

@@ -52,24 +52,32 @@ def test_ranking_adds_the_errors_of_data_and_weight_and_puts_the_worst_first(tmp
     ]
 
 
-def test_ranking_goes_by_what_was_measured_in_the_whole_model_where_that_is_known(tmp_path):
-    measured = {"fit": "default", "metric": "sqnr_db", "samples": 4}
-    run = make_run(
-        tmp_path / "r",
-        {
-            "layers": [layer(0, "a"), layer(1, "b"), layer(2, "c")],
-            "quant_params": [data(0, sqnr_db=10.0), data(1, sqnr_db=40.0), data(2, sqnr_db=30.0)],
-            "sensitivity": [
-                {**measured, "layer_id": 0, "view": "whole", "value": 35.0, "low": 34.0, "high": 36.0},
-                {**measured, "layer_id": 1, "view": "whole", "value": 25.0, "low": 24.0, "high": 26.0},
-                {**measured, "layer_id": 2, "view": "isolated", "value": 12.0, "low": 11.0, "high": 13.0},
-            ],
-        },
-    )
-    found = rows(run, "ranking", "layer", "whole_db", "whole_low", "whole_high", "isolated_db")
-    assert found == [("b", 25.0, 24.0, 26.0, None), ("a", 35.0, 34.0, 36.0, None), ("c", None, None, None, 12.0)]
-    values = [("c", "isolated", 12.0), ("b", "whole", 25.0), ("a", "whole", 35.0)]
-    assert rows(run, "sensitivity", "layer", "view", "value") == values
+def test_ranking_goes_by_the_first_view_that_all_layers_of_the_fit_have(tmp_path):
+    def measured(view, *values):
+        row = {"fit": "default", "view": view, "metric": "sqnr_db", "samples": 4}
+        return [{**row, "layer_id": i, "value": v, "low": v - 1, "high": v + 1} for i, v in enumerate(values)]
+
+    tables = {
+        "layers": [layer(0, "a"), layer(1, "b")],
+        "quant_params": [data(0, sqnr_db=10.0), data(1, sqnr_db=40.0)],
+        "sensitivity": [*measured("whole", 35.0), *measured("isolated", 25.0, 20.0)],
+    }
+    columns = ("layer", "ranked_by", "ranked_percent", "isolated_db", "whole_db", "whole_low", "whole_high")
+    partly = make_run(tmp_path / "r", tables)
+    assert rows(partly, "ranking", *columns) == [
+        ("b", "isolated", 10.0, 20.0, None, None, None),
+        ("a", "isolated", 5.6234, 25.0, 35.0, 34.0, 36.0),
+    ]
+    tables["sensitivity"] += measured("whole", 35.0, 20.0)[1:]
+    assert rows(make_run(tmp_path / "s", tables), "ranking", *columns[:3]) == [
+        ("b", "whole", 10.0),
+        ("a", "whole", 1.7783),
+    ]
+    tables["sensitivity"] = measured("whole", 20.0)
+    statistics = rows(make_run(tmp_path / "t", tables), "ranking", *columns[:3])
+    assert statistics == [("a", "statistics", 31.6228), ("b", "statistics", 1.0)]
+    values = [("b", "isolated", 20.0), ("a", "isolated", 25.0), ("a", "whole", 35.0)]
+    assert rows(partly, "sensitivity", "layer", "view", "value") == values
 
 
 def test_evaluation_shows_every_variant(tmp_path):

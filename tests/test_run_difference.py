@@ -5,7 +5,7 @@ import pytest
 from run_tables import data, layer, make_run
 
 import calibrant
-from calibrant.cli.bar_table import BAR_HEADING, bar_table
+from calibrant.cli.bar_table import BAR_HEADINGS, bar_table
 from calibrant.errors import EmptyDataError, LayerNotFoundError
 
 
@@ -74,8 +74,18 @@ def test_a_run_without_a_fit_says_how_to_make_one(tmp_path):
 
 
 RANKED = pl.DataFrame(
-    [("/a/very/long/name/of/a/layer/that/goes/on/and/on/Conv", 10.0, 20.0, None), ("b", 2.5, None, None)],
-    schema={"layer": pl.String, "error_percent": pl.Float64, "data_db": pl.Float64, "weight_db": pl.Float64},
+    [
+        ("/a/very/long/name/of/a/layer/that/goes/on/and/on/Conv", 1.0, 20.0, None, "whole", 10.0),
+        ("b", 2.5, None, None, "whole", 2.5),
+    ],
+    schema={
+        "layer": pl.String,
+        "error_percent": pl.Float64,
+        "data_db": pl.Float64,
+        "weight_db": pl.Float64,
+        "ranked_by": pl.String,
+        "ranked_percent": pl.Float64,
+    },
     orient="row",
 )
 
@@ -89,7 +99,7 @@ def test_bars_are_in_proportion_and_fit_the_width():
         "error",
         "%",
         "data_db",
-        *BAR_HEADING[: len(worst) - heads.index("noise")].split(),
+        *BAR_HEADINGS["whole"][: len(worst) - heads.index("noise")].split(),
     ]
     assert worst.count("█") == 4 * best.count("█")
     assert "…" in worst

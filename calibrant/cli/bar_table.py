@@ -13,7 +13,11 @@ _LONGEST_NAME: Final = 48
 _LEAST_NAME: Final = 20  # characters that still tell layers apart
 _NUMBERS: Final = {"error_percent": 2, "data_db": 1, "weight_db": 1, "isolated_db": 1, "whole_db": 1}
 _HEADINGS: Final = {"error_percent": "error %"}
-BAR_HEADING: Final = "noise over signal"
+BAR_HEADINGS: Final = {
+    "statistics": "noise over signal",
+    "isolated": "noise of the layer alone",
+    "whole": "noise at the output",
+}
 
 
 def bar_table(ranked: pl.DataFrame, width: int, *, ascii_only: bool = False) -> list[str]:
@@ -34,10 +38,11 @@ def bar_table(ranked: pl.DataFrame, width: int, *, ascii_only: bool = False) -> 
     longest = max([len("layer"), *map(len, names)])
     name_width = max(_LEAST_NAME, min(longest, _LONGEST_NAME, width - taken - _SHORTEST_BAR - 2))
     bar_width = max(_SHORTEST_BAR, min(_LONGEST_BAR, width - taken - min(longest, name_width) - 2))
+    heading = BAR_HEADINGS[ranked["ranked_by"][0] if ranked.height else "statistics"]
     columns = {
         "layer": [_shortened(name, name_width, "~" if ascii_only else "…") for name in names],
         **{heading: _right(heading, cells) for heading, cells in numbers.items()},
-        BAR_HEADING[:bar_width]: _bars(ranked["error_percent"], bar_width, ascii_only=ascii_only),
+        heading[:bar_width]: _bars(ranked["ranked_percent"], bar_width, ascii_only=ascii_only),
     }
     return table_lines(pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String)))
 

@@ -39,12 +39,12 @@ def _ranking() -> ChartType:
         y=alt.Y("label:N", sort=None, title=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False)),
         tooltip=[
             alt.Tooltip("layer:N", title="layer"),
-            alt.Tooltip("value:Q", title="error, % of the signal", format=".3~f"),
+            alt.Tooltip("value:Q", title="noise, % of the signal", format=".3~f"),
             alt.Tooltip("other:Q", title="in the other run", format=".3~f"),
         ],
     )
     bars = base.mark_bar(height={"band": 0.62}, cornerRadiusEnd=2, cursor="pointer").encode(
-        x=alt.X("value:Q", title="error of data and weight, % of the signal", axis=alt.Axis(tickCount=5))
+        x=alt.X("value:Q", title="noise, % of the signal", axis=alt.Axis(tickCount=5))
     )
     other = base.mark_tick(thickness=2, size=14, cursor="pointer").encode(x="other:Q", color=alt.value("#888"))
     return alt.layer(bars, other)  # the page sets the height by the number of bars

@@ -14,7 +14,8 @@ _LAYER_COLUMNS = (
     "op_type", "tensor_id", "channels_out", "channels_in", "groups", "macs", "parameters", "quantizable", "reason",
 )  # fmt: skip
 _RANKING_COLUMNS = (
-    "error_percent", "sqnr_db", "data_db", "weight_db", "clip_rate", "isolated_db", "whole_db", "algorithm", "bits",
+    "error_percent", "sqnr_db", "data_db", "weight_db", "clip_rate", "isolated_db", "whole_db", "ranked_by", "ranked_percent",
+    "algorithm", "bits",
 )  # fmt: skip
 
 

@@ -146,14 +146,19 @@
     tipped.style.left = `${Math.max(4, Math.min(event.clientX + 12, innerWidth - box.width - 8))}px`;
     tipped.style.top = `${event.clientY + 18 + box.height > innerHeight ? event.clientY - box.height - 10 : event.clientY + 18}px`;
   }
+  const VIEWS = {
+    statistics: "Noise that quantizing adds to a layer's data and weight, over their signal.",
+    isolated: "Noise at the output of each layer alone, over its signal, as measured.",
+    whole: "Noise at the output of the model with one layer quantized at a time, over its signal, as measured.",
+  };
   async function drawRanking() {
     const ranked = run.rows[state.fit].filter((row) => !missing(row.error_percent));
     const there = index(against && against.rows[otherFit()]);
     const size = innerWidth < 580 ? 20 : 36;
-    const rows = ranked.slice(0, state.allBars ? ranked.length : BARS).map((row, place) => ({ rank: place + 1, label: `${place + 1}   ${middle(stem(row.layer), size)}`, layer: row.layer, value: row.error_percent, other: (there.get(row.layer) || {}).error_percent ?? null }));
+    const rows = ranked.slice(0, state.allBars ? ranked.length : BARS).map((row, place) => ({ rank: place + 1, label: `${place + 1}   ${middle(stem(row.layer), size)}`, layer: row.layer, value: row.ranked_percent, other: (there.get(row.layer) || {}).ranked_by === row.ranked_by ? there.get(row.layer).ranked_percent : null }));
     byId("more").hidden = ranked.length <= BARS;
     byId("more").textContent = state.allBars ? `Show the ${BARS} worst` : `Show all ${ranked.length}`;
-    byId("ranking-caption").textContent = !ranked.length ? "No layer of this fit is quantized." : against ? "Bars: this run; ticks: the other run." : "Noise that quantizing adds to a layer's data and weight, over their signal. Press a bar to open the layer.";
+    byId("ranking-caption").textContent = !ranked.length ? "No layer of this fit is quantized." : `${VIEWS[ranked[0].ranked_by]}${against ? " Ticks: the other run." : " Press a bar to open the layer."}`;
     byId("ranking").hidden = !ranked.length;
     if (!ranked.length) return;
     const result = await draw(byId("ranking"), "ranking", { rows }, "Error of each layer, the worst first");
@@ -169,7 +174,7 @@
     const found = [
       ["Layers quantized", `${rows.length}`, `of ${layers.length}${total ? `, ${((100 * low) / total).toFixed(1)} % of the MACs` : ""}`],
       ...accuracyFigures(),
-      rows.length && ["Worst layer", `${percent(rows[0].error_percent)} %`, middle(rows[0].layer, 34)],
+      rows.length && ["Worst layer", `${percent(rows[0].ranked_percent)} %`, middle(rows[0].layer, 34)],
       ["Warnings", `${warnings}`, warnings ? "see Events" : "none in this fit"],
     ].filter(Boolean);
     byId("figures").replaceChildren(...found.map(([name, value, note]) => el("div", {}, el("dt", {}, name), el("dd", {}, value, el("small", {}, note)))));
@@ -185,6 +190,7 @@
     }
     return found;
   }
+  const METRICS = { sqnr_db: "SQNR of the output, dB", top1: "Top-1", top5: "Top-5", agreement: "Agreement with float", kl: "KL divergence", cosine: "Cosine", mse: "Mean squared error", max_abs: "Greatest difference" };
   const share = (metric) => ["top1", "top5", "agreement"].includes(metric);
   function measure(row) {
     if (!row) return "";
@@ -205,7 +211,7 @@
     byId("accuracy").replaceChildren(!groups.size ? el("p", { class: "note" }, "No accuracy was measured of this fit; calibrant evaluate and calibrant verify measure it.") :
       el("table", { class: "plain" }, el("caption", { class: "unseen" }, "Accuracy before and after"),
         el("thead", {}, el("tr", {}, el("th", { class: "text", scope: "col" }, "Accuracy"), kinds.map((kind) => el("th", { scope: "col" }, head(kind))), el("th", { scope: "col", class: "wide" }, "samples"))),
-        el("tbody", {}, [...groups.values()].map((group) => el("tr", {}, el("td", { class: "text" }, [group.metric, group.output, group.data].filter(Boolean).join(" · ")), kinds.map((kind) => el("td", {}, measure(group.cells.get(kind)))), el("td", { class: "wide" }, group.samples))))));
+        el("tbody", {}, [...groups.values()].map((group) => el("tr", {}, el("td", { class: "text" }, [METRICS[group.metric] || group.metric, group.output, group.data].filter(Boolean).join(" · ")), kinds.map((kind) => el("td", { class: "whole" }, measure(group.cells.get(kind)))), el("td", { class: "wide" }, group.samples))))));
   }
   function drawEvents() {
     const events = run.events.filter((event) => !event.fit || event.fit === state.fit);
@@ -263,7 +269,7 @@
     state.open = name;
     const layer = run.layers[name] || against.layers[name], part = sheet.fits[state.fit] || {}, row = index(run.rows[state.fit]).get(name) || {};
     const other = sheet.against, otherPart = (other && other.fits[otherFit()]) || {}, jobs = [], body = [];
-    byId("sheet-kind").textContent = [layer.op_type, row.rank ? `rank ${row.rank}` : "in float", state.fit].join(" · ");
+    byId("sheet-kind").textContent = [layer.op_type, row.rank ? `rank ${row.rank}` : run.layers[name] ? "in float" : "only in the other run", state.fit].join(" · ");
     byId("sheet-title").textContent = name;
     const mine = run.layers[name] ? [sheetFacts(layer, row, part)] : [el("p", { class: "note" }, "Only in the other run.")];
     body.push(!other ? el("section", {}, ...mine) : el("section", { class: "pair" }, el("div", {}, el("h3", {}, "This run"), ...mine), el("div", {}, el("h3", {}, "Other run"), sheetFacts(against.layers[name], index(against.rows[otherFit()]).get(name) || {}, otherPart))));

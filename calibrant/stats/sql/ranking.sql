@@ -36,18 +36,33 @@ errors as (
         d.ratio as data_ratio, w.ratio as weight_ratio, d.clip_rate, d.algorithm, d.bits
     from data_error d
     full join weight_error w on w.fit = d.fit and w.layer_id = d.layer_id
+),
+-- A fit is ranked by one view: the first of whole, isolated and statistics that all its layers have.
+viewed as (
+    select
+        e.*, m.isolated_db, m.whole_db, m.whole_low, m.whole_high,
+        case
+            when bool_and(m.whole_db is not null) over (partition by e.fit) then 'whole'
+            when bool_and(m.isolated_db is not null) over (partition by e.fit) then 'isolated'
+            else 'statistics'
+        end as ranked_by
+    from errors e
+    left join measured m on m.fit = e.fit and m.layer_id = e.layer_id
 )
 select
     l.layer, l.op_type,
-    round(100 * sqrt(e.ratio), 3) as error_percent,
-    case when e.ratio > 0 then round(-10 * log10(e.ratio), 2) end as sqnr_db,
-    case when e.data_ratio > 0 then round(-10 * log10(e.data_ratio), 2) end as data_db,
-    case when e.weight_ratio > 0 then round(-10 * log10(e.weight_ratio), 2) end as weight_db,
-    round(e.clip_rate, 7) as clip_rate,
-    round(m.isolated_db, 2) as isolated_db, round(m.whole_db, 2) as whole_db,
-    round(m.whole_low, 2) as whole_low, round(m.whole_high, 2) as whole_high,
-    l.macs, e.algorithm, e.bits, e.fit
-from errors e
-join layers l on l.layer_id = e.layer_id
-left join measured m on m.fit = e.fit and m.layer_id = e.layer_id
-order by e.fit, m.whole_db nulls last, m.isolated_db nulls last, e.ratio desc, l.layer_id
+    round(100 * sqrt(v.ratio), 3) as error_percent,
+    case when v.ratio > 0 then round(-10 * log10(v.ratio), 2) end as sqnr_db,
+    case when v.data_ratio > 0 then round(-10 * log10(v.data_ratio), 2) end as data_db,
+    case when v.weight_ratio > 0 then round(-10 * log10(v.weight_ratio), 2) end as weight_db,
+    round(v.clip_rate, 7) as clip_rate,
+    round(v.isolated_db, 2) as isolated_db, round(v.whole_db, 2) as whole_db,
+    round(v.whole_low, 2) as whole_low, round(v.whole_high, 2) as whole_high,
+    v.ranked_by,
+    round(100 * case v.ranked_by
+        when 'whole' then pow(10, -v.whole_db / 20) when 'isolated' then pow(10, -v.isolated_db / 20) else sqrt(v.ratio)
+    end, 4) as ranked_percent,
+    l.macs, v.algorithm, v.bits, v.fit
+from viewed v
+join layers l on l.layer_id = v.layer_id
+order by v.fit, ranked_percent desc, l.layer_id
