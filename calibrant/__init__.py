@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from calibrant.sensitivity import sensitivity as sensitivity
     from calibrant.stats.run import Run as Run
     from calibrant.stats.run import open_run as open_run
+    from calibrant.suggest import suggest as suggest
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ __all__ = [
     "run",
     "sensitivity",
     "stats",
+    "suggest",
     "verify",
     "write_report",
 ]
@@ -73,7 +75,7 @@ _HOMES = {
     "verify": "calibrant.pipeline",
     "write_report": "calibrant.reporting",
 }
-_ROOMS = ("explain", "export", "ingest", "preprocess", "proto", "quantizers", "sensitivity", "stats")
+_ROOMS = ("explain", "export", "ingest", "preprocess", "proto", "quantizers", "sensitivity", "stats", "suggest")
 
 
 def __getattr__(name: str) -> Any:

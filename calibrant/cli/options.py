@@ -41,6 +41,15 @@ def _checked_keep(text: str) -> str:
         raise typer.BadParameter(str(error).removeprefix("keep: ")) from error
 
 
+def _checked_memory(size: str | None) -> str | None:
+    from calibrant.byte_sizes import parse_bytes
+
+    try:
+        return size if size is None else str(parse_bytes(size, "--memory"))
+    except ConfigError as error:
+        raise typer.BadParameter(str(error).removeprefix("--memory: ")) from error
+
+
 WeightOnlyFormOption = Annotated[
     WeightOnlyFormName,
     typer.Option(
@@ -75,6 +84,14 @@ KeepOption = Annotated[
         metavar="raw|raw:N|stats",
         callback=_checked_keep,
         help="raw: keep the activations as Parquet; raw:N: those of N samples chosen by content; stats: the statistics only.",
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        callback=_checked_memory,
+        help="Most memory to take, e.g. 4GB: decides the batch size where it is free, and how many tensors are observed at once.",
     ),
 ]
 Fit = Annotated[str, typer.Option("--fit", help="Name of the fit.")]
@@ -114,3 +131,24 @@ def fixed_inputs(pairs: list[str] | None) -> dict[str, str]:
             raise ConfigError(message)
         fixed[name] = value
     return fixed
+
+
+def share(text: str, option: str) -> float:
+    """Return a share that is written as a number from 0 to 1 or in percent.
+
+    Raises:
+        ConfigError: it is neither.
+
+    Example:
+        >>> share("15%", "--max-float-macs"), share("0.15", "--max-float-macs")
+        (0.15, 0.15)
+    """
+    number, percent, rest = text.strip().partition("%")
+    try:
+        found = float(number) / (100 if percent else 1)
+    except ValueError:
+        found = -1.0
+    if rest or not 0 <= found <= 1:
+        message = f"{option} '{text}': expected a share, e.g. 0.15 or 15%"
+        raise ConfigError(message)
+    return found
