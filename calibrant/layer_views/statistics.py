@@ -1,7 +1,7 @@
 """What a run's tables alone say of each quantized layer: no inference (formulas: docs/sensitivity.md)."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, log10
 from typing import Final
 
@@ -10,9 +10,16 @@ import numpy.typing as npt
 import polars as pl
 
 from calibrant.export.metrics import decibels
+from calibrant.export.partial import QuantizedParts
+from calibrant.export.quantized_layer import EncodedLayer
+from calibrant.export.weight_only import EncodedWeight
 from calibrant.fitting.run_statistics import RunStatistics
+from calibrant.ingest.model import PreparedModel
+from calibrant.layer_views.expected import OutputPower, expected_power
 from calibrant.layer_views.measurement import Floats, Measurement, over_samples
+from calibrant.stats.bootstrap import interval
 from calibrant.stats.histogram import Bins
+from calibrant.stats.input_channels import data_axis
 from calibrant.stats.run import Run
 
 QUANTILE: Final = 0.999  # of the magnitudes, against which the greatest one is held
@@ -21,14 +28,14 @@ _NONE: Final = -1  # no tensor has that number
 
 @dataclass(frozen=True)
 class LayerTables:
-    """The rows that speak of one layer.
+    """What the tables say of one layer.
 
     Attributes:
         data: its row of `quant_params` with role data, or None where the weight alone is quantized.
         weight: its rows with role weight.
         weight_rows: its rows of `weights`.
-        samples: rows of `samples` of the tensor that it reads.
-        channels: rows of `channels` of that tensor.
+        samples: rows of `samples` of the tensor that it quantizes; empty where that is divided by balance factors.
+        channels: rows of `channels` of the tensor that it reads; empty where they count another axis.
         factors: of its balancing, shape (Cin,); empty where it is not balanced.
         quantile: what 99.9 % of the magnitudes of its data above 0 do not exceed; None where there are none, or it is not known.
         count: samples of the run.
@@ -44,16 +51,26 @@ class LayerTables:
     count: int
 
 
-def measure_statistics(run: Run, fit: str, layers: Collection[int]) -> dict[int, list[Measurement]]:
+def measure_statistics(
+    run: Run, fit: str, layers: Collection[int], prepared: PreparedModel, parts: QuantizedParts
+) -> dict[int, list[Measurement]]:
     """Return the measurements of layers, by layer_id.
 
     Args:
         run: a complete run.
         fit: name of the fit.
         layers: their layer_ids.
+        prepared: the run's model.
+        parts: what the fit quantizes of it.
     """
     reader = _Reader(run, fit)
-    return {layer: list(_measured(reader.tables(layer))) for layer in layers}
+    quantized: list[EncodedLayer | EncodedWeight] = [*parts.layers, *parts.weights]
+    encoded = {one.layer.layer_id: one for one in quantized}
+    found = {}
+    for layer in layers:
+        tables = reader.tables(layer)
+        found[layer] = list(_measured(tables, _expected(prepared, encoded[layer], tables)))
+    return found
 
 
 class _Reader:
@@ -65,40 +82,57 @@ class _Reader:
         self._balance = run.read("balance").filter(fit=fit).sort("channel")
         self._weights, self._channels = run.read("weights"), run.read("channels")
         self._samples = run.read("samples")
+        self._layers = {row["layer_id"]: row for row in run.read("layers").iter_rows(named=True)}
+        self._tensors = {row["tensor_id"]: row for row in run.read("tensors").iter_rows(named=True)}
         self._statistics = RunStatistics(run, {}, {})
 
     def tables(self, layer: int) -> LayerTables:
         rows = self._parameters.filter(layer_id=layer)
         data = rows.filter(role="data")
         factors = self._balance.filter(layer_id=layer)["factor"].to_numpy()
-        tensor = int(data["tensor_id"][0]) if data.height else _NONE
+        tensor = data["tensor_id"][0] if data.height else self._layers[layer]["tensor_id"]
         plain = data.height > 0 and not factors.size
+        counted = tensor if self._counts_inputs(layer, tensor) else _NONE
         return LayerTables(
             data=data.row(0, named=True) if data.height else None,
             weight=rows.filter(role="weight").sort("channel"),
             weight_rows=self._weights.filter(layer_id=layer).sort("channel"),
             samples=self._samples.filter(tensor_id=tensor if plain else _NONE),
-            channels=self._channels.filter(tensor_id=tensor).sort("channel"),
+            channels=self._channels.filter(tensor_id=counted).sort("channel"),
             factors=factors,
-            quantile=magnitude_quantile(self._statistics.histogram(tensor).bins())
-            if plain and tensor is not None
-            else None,
+            quantile=magnitude_quantile(self._statistics.histogram(tensor).bins()) if plain else None,
             count=self._run.info.samples,
         )
 
+    def _counts_inputs(self, layer: int, tensor: int | None) -> bool:
+        """Return whether the channels of a tensor are the layer's: a tensor counts those of its first consumer."""
+        row = self._tensors.get(_NONE if tensor is None else tensor)
+        if row is None or row["channel_axis"] is None or not row["rank"]:
+            return False
+        return bool((row["channel_axis"] - data_axis(self._layers[layer]["op_type"])) % row["rank"] == 0)
 
-def _measured(tables: LayerTables) -> Iterator[Measurement]:
-    data, weight = _data_sqnr(tables), weight_sqnr_db(tables.weight, tables.weight_rows)
-    both = [one for one in (None if data is None else data.value, weight) if one is not None]
-    low, high = (None, None) if data is None else (data.low, data.high)
-    rest = [] if weight is None else [weight]
-    yield Measurement(
-        "sqnr_db",
-        combined_db(both),
-        None if low is None else combined_db([low, *rest]),
-        None if high is None else combined_db([high, *rest]),
-        tables.count,
-    )
+
+def _expected(
+    prepared: PreparedModel, encoded: EncodedLayer | EncodedWeight, tables: LayerTables
+) -> OutputPower | None:
+    """Return what the output is expected to be, from the moments of the channels as they are quantized."""
+    n, total, squares = (tables.channels[name].to_numpy().astype(np.float64) for name in ("n", "sum", "sum_sq"))
+    if not n.all():
+        return None
+    factors = tables.factors if tables.factors.size == n.size else np.ones(n.size)
+    mse = 0.0 if tables.data is None else tables.data["mse"]
+    return expected_power(prepared, encoded, total / n / factors, squares / n / factors**2, mse)
+
+
+def _measured(tables: LayerTables, expected: OutputPower | None) -> Iterator[Measurement]:
+    ratios = _power_ratios(tables)
+    data, weight = _data_sqnr(tables, ratios), weight_sqnr_db(tables.weight, tables.weight_rows)
+    combined = _combined(tables, data, weight)
+    if expected is None:
+        yield replace(combined, metric="sqnr_db")
+    else:
+        yield Measurement("sqnr_db", expected.sqnr_db(), *_ends(expected, ratios), tables.count)
+    yield combined
     if data is not None and tables.data is not None:
         yield data
         yield Measurement("clip_rate", tables.data["clip_rate"], None, None, tables.count)
@@ -107,16 +141,33 @@ def _measured(tables: LayerTables) -> Iterator[Measurement]:
     yield from _spreads(tables)
 
 
-def _data_sqnr(tables: LayerTables) -> Measurement | None:
-    """Return the SQNR of the data; over samples their signal varies, and noise is shared out evenly over values."""
+def _combined(tables: LayerTables, data: Measurement | None, weight: float | None) -> Measurement:
+    rest = [] if weight is None else [weight]
+    if data is None:
+        return Measurement("combined_sqnr_db", combined_db(rest), None, None, tables.count)
+    low, high = (None if end is None else combined_db([end, *rest]) for end in (data.low, data.high))
+    return Measurement("combined_sqnr_db", combined_db([data.value, *rest]), low, high, tables.count)
+
+
+def _ends(expected: OutputPower, ratios: tuple[float, float] | None) -> tuple[float | None, float | None]:
+    return (None, None) if ratios is None else (expected.sqnr_db(ratios[0]), expected.sqnr_db(ratios[1]))
+
+
+def _power_ratios(tables: LayerTables) -> tuple[float, float] | None:
+    """Return the interval of the data's power over samples, as ratios to what it is; None where it is not known."""
+    terms = tables.samples.filter(pl.col("sample") >= 0).select("sum_sq", "n").to_numpy().astype(np.float64)
+    if len(terms) < 2 or not terms[:, 0].any() or tables.data is None or not tables.data["mse"]:
+        return None
+    whole = terms[:, 0].sum() / terms[:, 1].sum()
+    return interval(terms, lambda part: float(part[:, 0].sum() / part[:, 1].sum() / whole))
+
+
+def _data_sqnr(tables: LayerTables, ratios: tuple[float, float] | None) -> Measurement | None:
+    """Return the SQNR of the data; over samples their power varies, and noise is shared out evenly over values."""
     if tables.data is None:
         return None
-    value, mse = tables.data["sqnr_db"], tables.data["mse"]
-    terms = tables.samples.filter(pl.col("sample") >= 0).select("sum_sq", "n").to_numpy().astype(np.float64)
-    low = high = None
-    if len(terms) > 1 and mse > 0:
-        found = over_samples("", terms, lambda part: decibels(part[:, 0].sum(), mse * part[:, 1].sum()))
-        low, high = found.low, found.high
+    value = tables.data["sqnr_db"]
+    low, high = (None, None) if ratios is None else (value + decibels(ratio, 1.0) for ratio in ratios)
     return Measurement("data_sqnr_db", value, low, high, tables.count)
 
 

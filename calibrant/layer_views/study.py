@@ -23,7 +23,7 @@ from calibrant.stats.keep import Keep
 from calibrant.stats.run import Run
 from calibrant.stats.scales_hash import scales_hashes
 
-_METHOD = "1"  # another number where the same samples would be measured otherwise
+_METHOD = "2"  # another number where the same samples would be measured otherwise
 
 
 class Study:
@@ -73,7 +73,7 @@ class Study:
         data_hash = hash_of_keys([self._run.info.data_fingerprint or ""], "statistics", _METHOD)
         todo = reuse_known(self._run, self._fit, "statistics", self._hashes, data_hash)
         if todo:
-            found = measure_statistics(self._run, self._fit, todo)
+            found = measure_statistics(self._run, self._fit, todo, self._prepared, self._parts)
             self._keep("statistics", data_hash, iter(found.items()))
             self._progress("statistics", len(todo), len(todo))
 
