@@ -17,7 +17,8 @@ from calibrant.cli.app import app
 from calibrant.errors import ConfigError
 from calibrant.proto.retrain_config import parse_retrain_config
 from calibrant.proto.retrain_json import parse_retrain_json
-from calibrant.qat_advice import advise_qat, module_of
+from calibrant.qat_advice import advise_qat
+from calibrant.qat_facts import module_of
 from calibrant.quantizers.retrain_advice import LayerFacts, advise
 from calibrant.quantizers.retrain_edits import edited_config, edited_json
 

@@ -4,17 +4,15 @@ Values stay what they were as far as the pairs that are handed back are put on t
 values; a pair that int8 with one scale cannot express becomes plain float operators, or is left out with a warning.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
 import onnx_ir as ir
 
 from calibrant.errors import ModelError
 from calibrant.ingest.passes.constants import Array, ConstantValues, initializer_tensor, make_initializer
-from calibrant.ingest.passes.names import UniqueNames, names_of_values
 from calibrant.ingest.qdq.constants import BiasCodes, DequantizedConstants, WeightScales
+from calibrant.ingest.qdq.editor import GraphEditor
 from calibrant.ingest.qdq.grids import DEQUANTIZE, QUANTIZE, RANGES, DataGrid, Grid, is_pair_node, read_grid
 from calibrant.stats.events import Event
 
@@ -62,9 +60,7 @@ def strip_pairs(model: ir.Model) -> Stripped:
 class _Stripper:
     def __init__(self, model: ir.Model) -> None:
         self.graph = model.graph
-        self.names = UniqueNames(
-            names_of_values(model) | {str(node.name) for graph in model.graphs() for node in graph}
-        )
+        self.editor = GraphEditor(model)
         self.constants = ConstantValues(model.graph)
         self.found = Stripped()
 
@@ -92,9 +88,9 @@ class _Stripper:
     def _fold(self, node: ir.Node, values: Array) -> None:
         output = node.outputs[0]
         source = self._source(node)
-        wanted = self._freed(source, node) or self.names.take(f"{output.name}.value")
-        self._replace(output, make_initializer(self.graph, wanted, values), str(node.name))
-        self._remove(node)
+        wanted = self._freed(source, node) or self.editor.names.take(f"{output.name}.value")
+        self.editor.replace(output, make_initializer(self.graph, wanted, values), str(node.name))
+        self.editor.remove(node)
 
     def _source(self, node: ir.Node) -> ir.Value | None:
         """Return the initializer that a DequantizeLinear reads, maybe through a QuantizeLinear of it."""
@@ -130,7 +126,7 @@ class _Stripper:
             elif (limits := self._limits(use.node, codes)) is not None:
                 for inner in list(use.node.outputs[0].uses()):
                     self._close(inner.node, data, grid, limits)
-                self._remove(use.node)
+                self.editor.remove(use.node)
             else:
                 message = (
                     f"{node.op_type} '{node.name}' feeds {use.node.op_type} '{use.node.name}': integer operators are not converted; "
@@ -139,7 +135,7 @@ class _Stripper:
                 raise ModelError(message)
         if codes.is_graph_output():
             self._hand_out(node, data, grid)
-        self._remove(node)
+        self.editor.remove(node)
 
     def _limits(self, node: ir.Node, codes: ir.Value) -> Limits | None:
         """Return the ends of a Clip of codes that only DequantizeLinear nodes read, as exporters write 7-bit data."""
@@ -168,14 +164,14 @@ class _Stripper:
                 or f"its QuantizeLinear '{grid.node}' and DequantizeLinear '{other.node}' have unequal scales or zero points"
             )
             self._plain(node, data, grid, other, limits, reason)
-        self._remove(node)
+        self.editor.remove(node)
 
     def _clipped(self, data: ir.Value, grid: DataGrid, node: ir.Node) -> ir.Value:
         """Clip float data where only a part of the codes is used: the ends are on the grid, so the codes are the same."""
         if grid.is_whole:
             return data
-        name, (low, high) = self.names.take(f"{node.name}.clip"), grid.ends
-        return self._chain(name, data, [("Clip", (low, high))], node)
+        name, (low, high) = self.editor.names.take(f"{node.name}.clip"), grid.ends
+        return self.editor.chain(name, data, [("Clip", (low, high))], node)
 
     def _mark(self, old: ir.Value, data: ir.Value, grid: DataGrid, name: str) -> None:
         """Let the readers of a pair read its data, and write down that the pair stood there."""
@@ -187,38 +183,8 @@ class _Stripper:
             else:
                 carried.append(use)
         if carried or old.is_graph_output():
-            carrier = self._identity(data, name, old)
+            carrier = self.editor.identity(data, name, old)
             self.found.data[str(carrier.name), 0] = grid
-
-    def _identity(self, data: ir.Value, name: str, old: ir.Value) -> ir.Node:
-        """Add an Identity for what has no node of the main graph to stand before; it takes the rest of `old` over."""
-        output = ir.Value(name=self.names.take(f"{name}.carried"), shape=old.shape, type=old.type)
-        node = ir.Node("", "Identity", [data], outputs=[output], name=self.names.take(f"{name}.carrier"))
-        self.graph.insert_before(_maker(old), node)
-        self._replace(old, output, name)
-        return node
-
-    def _replace(self, old: ir.Value, new: ir.Value, name: str) -> None:
-        """Let every reader of a value read another; an output of the model keeps its name."""
-        for use in list(old.uses()):
-            use.node.replace_input_with(use.idx, new)
-        if not old.is_graph_output():
-            return
-        if new.producer() is None:
-            carrier = ir.Value(name=self.names.take(f"{name}.carried"), shape=old.shape, type=old.type)
-            self.graph.append(
-                ir.Node("", "Identity", [new], outputs=[carrier], name=self.names.take(f"{name}.carrier"))
-            )
-            new = carrier
-        for position, output in enumerate(self.graph.outputs):
-            if output is old:
-                self.graph.outputs[position] = new
-        public, old.name = old.name, self.names.take(f"{name}.replaced")
-        new.name = public
-
-    def _remove(self, node: ir.Node) -> None:
-        if not node.outputs[0].uses():
-            self.graph.remove(node, safe=True)
 
     # What int8 data cannot express.
 
@@ -234,7 +200,7 @@ class _Stripper:
         if None in spread or opset < _PLAIN_OPSET or inexact:
             text = f"{reason}; the pair '{grid.node}' is left out, so that values change by its rounding"
             self.found.events.append(Event("export", "warn", text, str(node.name)))
-            self._replace(node.outputs[0], data, str(node.name))
+            self.editor.replace(node.outputs[0], data, str(node.name))
             return
         low, high = _ends(limits, grid)
         (scale, zero), (step, start) = (one for one in spread if one is not None)
@@ -248,24 +214,7 @@ class _Stripper:
         ]
         text = f"{reason}; the pair '{grid.node}' becomes plain float operators with the same values"
         self.found.events.append(Event("export", "warn", text, str(node.name)))
-        self._replace(node.outputs[0], self._chain(str(node.name), data, steps, node), str(node.name))
-
-    def _chain(
-        self, prefix: str, data: ir.Value, steps: Sequence[tuple[str, Sequence[object]]], before: ir.Node
-    ) -> ir.Value:
-        """Add a chain of operators with constant operands of the type of `data`; return what it makes."""
-        dtype = np.float32 if data.dtype is None else data.dtype.numpy()
-        for op_type, operands in steps:
-            name = self.names.take(f"{prefix}.{op_type.lower()}")
-            inputs = [
-                make_initializer(self.graph, self.names.take(f"{name}.{slot}"), np.asarray(one, dtype))
-                for slot, one in enumerate(operands)
-            ]
-            output = ir.Value(name=self.names.take(f"{name}.output"), shape=data.shape, type=data.type)
-            node = ir.Node("", op_type, [data, *inputs], outputs=[output], name=name)
-            self.graph.insert_before(before, node)
-            data = output
-        return data
+        self.editor.replace(node.outputs[0], self.editor.chain(str(node.name), data, steps, node), str(node.name))
 
     # Codes at the ends of the model.
 
@@ -278,7 +227,7 @@ class _Stripper:
                 "end the model with a DequantizeLinear"
             )
             raise ModelError(message)
-        carrier = self._identity(data, str(node.name), codes)
+        carrier = self.editor.identity(data, str(node.name), codes)
         carrier.outputs[0].type, carrier.outputs[0].shape = data.type or ir.TensorType(ir.DataType.FLOAT), codes.shape
         self.found.outputs[str(carrier.name)] = grid.data()
         if grid.code_type != "int8":
@@ -296,29 +245,23 @@ class _Stripper:
             message = f"{node.op_type} '{node.name}' makes floats of computed {grid.code_type} codes; give the model float inputs"
             raise ModelError(message)
         kind = output.dtype if output.dtype is not None else ir.DataType.FLOAT
-        made = ir.Value(name=self.names.take(f"{node.name}.cast.output"), shape=codes.shape, type=ir.TensorType(kind))
+        made = ir.Value(
+            name=self.editor.names.take(f"{node.name}.cast.output"), shape=codes.shape, type=ir.TensorType(kind)
+        )
         cast = ir.Node(
             "",
             "Cast",
             [codes],
             [ir.AttrInt64("to", int(kind))],
             outputs=[made],
-            name=self.names.take(f"{node.name}.cast"),
+            name=self.editor.names.take(f"{node.name}.cast"),
         )
         self.graph.insert_before(node, cast)
         if grid.refusal() is None:
             self.found.given.update({(str(use.node.name), use.idx): grid.data() for use in output.uses()})
-        value = self._chain(str(node.name), made, [("Sub", (spread[1],)), ("Mul", (spread[0],))], node)
-        self._replace(output, value, str(node.name))
-        self._remove(node)
-
-
-def _maker(value: ir.Value) -> ir.Node:
-    node = value.producer()
-    if node is None:
-        message = f"value '{value.name}' is made by no node"
-        raise ModelError(message)
-    return node
+        value = self.editor.chain(str(node.name), made, [("Sub", (spread[1],)), ("Mul", (spread[0],))], node)
+        self.editor.replace(output, value, str(node.name))
+        self.editor.remove(node)
 
 
 def _ends(limits: Limits | None, grid: Grid) -> tuple[int, int]:
