@@ -23,16 +23,26 @@ def compile_kernels() -> float:
         weight_quality,
     )
     from calibrant.stats.collector import TensorStatistics
+    from calibrant.stats.histogram import LogLinearHistogram
 
     start = time.perf_counter()
     ramp = np.linspace(-1, 3, 2**10, dtype=np.float32)
     statistics = TensorStatistics(0, channel_axis=1)
-    statistics.update(np.resize(ramp, (2, 2, 2**19)), [0, 1])
-    statistics.update(np.resize(ramp, (2, 2, 2**8)), [2, 3])
+    for size in (
+        2**8,
+        2**8,
+        2**19,
+        2**8,
+    ):  # sorted, added to what was sorted, counted in the flat table, counted in pages
+        statistics.update(np.resize(ramp, (2, 2, size)), [0, 1])
     statistics.channels_frame()
     histogram = statistics.histogram
     for fitted in (fit_ifmr(histogram, IfmrOptions()), fit_hfmg(histogram, HfmgOptions())):
         data_quality(histogram, fitted)
-    weight = ramp.reshape(4, -1)
-    weight_quality(weight, fit_arq(weight, ArqOptions()))
+    fit_ifmr(LogLinearHistogram.from_values(ramp), IfmrOptions(bits=16), values=ramp)
+    for weight in (
+        ramp.reshape(4, -1),
+        np.frombuffer(ramp.tobytes(), np.float32).reshape(4, -1),
+    ):  # a file's is read-only
+        weight_quality(weight, fit_arq(weight, ArqOptions()))
     return time.perf_counter() - start
