@@ -31,13 +31,15 @@ demo *ARGS: env
 [arg("keep", long="keep")]
 [arg("batch_size", long="batch-size")]
 [arg("fix_input", long="fix-input")]
+[arg("memory", long="memory")]
 [arg("restart", long="restart", value="yes")]
-calibrate model data out config="" keep="raw" batch_size="" fix_input="" restart="": env
+calibrate model data out config="" keep="raw" batch_size="" fix_input="" memory="" restart="": env
     cd {{quote(invocation_directory())}} && {{quote(justfile_directory() / bin / "calibrant")}} run {{quote(model)}} --data {{quote(data)}} \
         --run {{quote(out + ".run")}} --prefix {{quote(out)}} --keep {{quote(keep)}} \
         {{ if config == "" { "" } else { "--config " + quote(config) } }} \
         {{ if batch_size == "" { "" } else { "--batch-size " + quote(batch_size) } }} \
         {{ if fix_input == "" { "" } else { "--fix-input " + quote(fix_input) } }} \
+        {{ if memory == "" { "" } else { "--memory " + quote(memory) } }} \
         {{ if restart == "" { "" } else { "--restart" } }}
 
 # Run the tests on all cores.

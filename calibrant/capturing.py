@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.errors import RunError
 from calibrant.provenance import differences, wanted_info
-from calibrant.stats.events import Event, Progress
+from calibrant.stats.events import Event, Notice, Progress, no_notice
 from calibrant.stats.keep import KEEP_ALL, Keep
 from calibrant.stats.run import Run, RunInfo, create_run, is_run, open_run, remove_run
 
@@ -40,6 +40,7 @@ class CaptureRequest:
         batch_size: samples a batch; None for the model's fixed batch, else 8.
         keep: which activations are kept beside the statistics.
         fix_input: inputs to turn into constants.
+        memory: bytes that the process may take; None for what the machine has left.
         restart: replace an existing run.
         fits_too: a fit follows, for which the data may have to be read twice.
     """
@@ -51,6 +52,7 @@ class CaptureRequest:
     batch_size: int | None = None
     keep: Keep = KEEP_ALL
     fix_input: FixInput | None = None
+    memory: int | None = None
     restart: bool = False
     fits_too: bool = False
 
@@ -75,8 +77,15 @@ def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     seconds[stage] = time.perf_counter() - start
 
 
-def capture_with_data(request: CaptureRequest, progress: Progress) -> "tuple[Run, DataSource]":
+def capture_with_data(
+    request: CaptureRequest, progress: Progress, notice: Notice = no_notice
+) -> "tuple[Run, DataSource]":
     """Capture, or reuse a complete run of the same content; return the data as well, for a second pass.
+
+    Args:
+        request: what to capture.
+        progress: called as ``progress(stage, done, total)``.
+        notice: told what memory the capture will take, before the model runs.
 
     Raises:
         ModelError, DataError, ConfigError, RunError: as `calibrant.capture`; DataError also where data that can be read once
@@ -102,7 +111,7 @@ def capture_with_data(request: CaptureRequest, progress: Progress) -> "tuple[Run
         reused = _reuse(request, prepared, source)
         tensor_ids(reused, plan.enabled_tensors)
         return reused, source
-    return _capture_anew(request, prepared, source, seconds, progress), source
+    return _capture_anew(request, prepared, source, seconds, progress, notice), source
 
 
 def _wanted(request: CaptureRequest, prepared: "PreparedModel") -> RunInfo:
@@ -176,6 +185,7 @@ def _capture_anew(
     source: "DataSource",
     seconds: dict[str, float],
     progress: Progress,
+    notice: Notice,
 ) -> Run:
     from calibrant.ingest.capture import CaptureOptions, capture_activations
     from calibrant.ingest.model import save_prepared
@@ -185,9 +195,9 @@ def _capture_anew(
         progress("capture", 0, 0)
         save_prepared(prepared, run.model_folder)
         check_loads(run.prepared_file)
-        options = CaptureOptions(request.batch_size, request.keep, request.config.batch_num)
+        options = CaptureOptions(request.batch_size, request.keep, request.config.batch_num, request.memory, request.fits_too)
         with timed(seconds, "capture"):
-            result = capture_activations(prepared, source, run.path, options, progress)
+            result = capture_activations(prepared, source, run.path, options, progress, notice)
         run.replace_events(["ingest", "capture", "stats"], None, [*prepared.events, *result.events])
         run.update_info(
             data_fingerprint=result.data_fingerprint,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrant.errors import ConfigError, ExportError, nearest
-from calibrant.stats.events import Progress
+from calibrant.stats.events import Event, Progress
 from calibrant.whole_files import whole_file
 
 if TYPE_CHECKING:
@@ -223,6 +223,11 @@ def print_note(severity: str, layer: str | None, message: str) -> None:
     """Print a decision or warning on stderr."""
     place = f"{layer}: " if layer else ""
     sys.stderr.write(f"{severity}: {place}{message}\n")
+
+
+def print_event(event: Event) -> None:
+    """Print what a stage tells before it goes on, on stderr."""
+    print_note(event.severity, event.layer, event.message)
 
 
 def print_error(message: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibrant.byte_sizes import parse_bytes
 from calibrant.capturing import (
     CaptureRequest,
     FixInput,
@@ -20,7 +21,7 @@ from calibrant.capturing import (
 )
 from calibrant.errors import ConfigError, ExportError, LayerNotFoundError, nearest
 from calibrant.provenance import fusion_options
-from calibrant.stats.events import Event, Progress, no_progress
+from calibrant.stats.events import Event, Notice, Progress, no_notice, no_progress
 from calibrant.stats.keep import Keep
 from calibrant.stats.run import FitRecord, Run, open_run
 
@@ -48,8 +49,10 @@ def capture(
     batch_size: int | None = None,
     keep: str | Keep = "raw",
     fix_input: FixInput | None = None,
+    memory: int | str | None = None,
     restart: bool = False,
     progress: Progress = no_progress,
+    notice: Notice = no_notice,
 ) -> Run:
     """Run a float model over calibration data and fold its activations into a run's tables.
 
@@ -62,8 +65,11 @@ def capture(
         keep: ``raw`` writes the activations as Parquet, ``raw:N`` those of the N samples of least content key, ``stats`` keeps the
             statistics only; they are of all samples in each case.
         fix_input: inputs to turn into constants, e.g. ``{"sr": 16000}``.
+        memory: what the process may take at most, in bytes or as ``4GB``. Batch size (where it is free) and the number of tensors
+            observed at once follow from it; no statistic does. By default what the machine has left.
         restart: replace an existing run.
         progress: called as ``progress(stage, done, total)``.
+        notice: called with the estimate of the memory before the model runs, where `memory` is given.
 
     Returns:
         The complete run.
@@ -75,9 +81,14 @@ def capture(
         >>> run = capture("model.onnx", "samples.npz", run="model.run", keep="stats")  # doctest: +SKIP
     """
     request = CaptureRequest(
-        Path(model), data, Path(run), read_config(config), batch_size, Keep.parse(keep), fix_input, restart
-    )
-    return capture_with_data(request, progress)[0]
+        Path(model), data, Path(run), read_config(config), batch_size, Keep.parse(keep), fix_input,
+        memory=_memory(memory), restart=restart,
+    )  # fmt: skip
+    return capture_with_data(request, progress, notice)[0]
+
+
+def _memory(size: int | str | None) -> int | None:
+    return None if size is None else parse_bytes(size, "--memory")
 
 
 def plan(
@@ -408,6 +419,7 @@ def run(
     batch_size: int | None = None,
     keep: str | Keep = "raw",
     fix_input: FixInput | None = None,
+    memory: int | str | None = None,
     prefix: PathLike | None = None,
     fit: str = "default",
     restart: bool = False,
@@ -415,6 +427,7 @@ def run(
     matmul_per_channel: bool = False,
     weight_only_form: "WeightOnlyForm" = "dequantize",
     progress: Progress = no_progress,
+    notice: Notice = no_notice,
 ) -> Run:
     """Capture, fit, export and verify in one go.
 
@@ -426,6 +439,7 @@ def run(
         batch_size: samples a batch.
         keep: ``raw``, ``raw:N`` or ``stats``, as for `capture`.
         fix_input: inputs to turn into constants.
+        memory: as for `capture`.
         prefix: path prefix of the exported files, by default ``RUN/export/<model stem>``.
         fit: name of the fit.
         restart: replace an existing run.
@@ -433,6 +447,7 @@ def run(
         matmul_per_channel: as for `fit`.
         weight_only_form: as for `export`.
         progress: called as ``progress(stage, done, total)``.
+        notice: as for `capture`.
 
     Returns:
         The complete, exported and verified run.
@@ -448,14 +463,24 @@ def run(
     settings = _with_columns(read_config(config), wanted=matmul_per_channel)
     _check_fit_name(fit)
     request = CaptureRequest(
-        Path(model), data, folder, settings, batch_size, Keep.parse(keep), fix_input, restart, fits_too=True
-    )
-    captured, source = capture_with_data(request, progress)
+        Path(model), data, folder, settings, batch_size, Keep.parse(keep), fix_input,
+        memory=_memory(memory), restart=restart, fits_too=True,
+    )  # fmt: skip
+    captured, source = capture_with_data(request, progress, notice)
     again = second_pass(captured, source, progress)
     fitted = _fit(captured, settings, fit, exact=False, strict_amct=strict_amct, progress=progress, again=again)
     exported = export(fitted, fit=fit, prefix=prefix, weight_only_form=weight_only_form, progress=progress)
     verify(exported, fit=fit, progress=progress)
+    _tell_peak(_memory(memory), notice)
     return exported
+
+
+def _tell_peak(limit: int | None, notice: Notice) -> None:
+    """Say so where the stages after the capture took more than was allowed."""
+    from calibrant.ingest.capture_plan import memory_events
+
+    for event in memory_events(limit):
+        notice(event)
 
 
 __all__ = ["capture", "export", "fit", "plan", "run", "stats", "verification", "verify"]

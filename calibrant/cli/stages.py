@@ -16,6 +16,7 @@ from calibrant.cli.options import (
     FixInput,
     KeepOption,
     MatmulPerChannel,
+    Memory,
     Model,
     Output,
     Prefix,
@@ -75,6 +76,7 @@ def run(
     batch_size: BatchSize = None,
     keep: KeepOption = "raw",
     fix_input: FixInput = None,
+    memory: Memory = None,
     fit: Fit = "default",
     restart: Restart = False,
     strict_amct: StrictAmct = False,
@@ -91,15 +93,16 @@ def run(
     Example: calibrant run model.onnx --data samples.npz --config quant.cfg --prefix out/model
     """
     from calibrant import pipeline
-    from calibrant.console import print_line, progress_bar
+    from calibrant.console import print_event, print_line, progress_bar
 
     samples, chosen = _run_inputs(data, config, compression_optimize_conf)
     settings = _configuration(chosen, dialect)
     with progress_bar() as progress:
         done = pipeline.run(
             model, samples, run=run, config=settings, batch_size=batch_size, keep=keep, prefix=prefix,
-            fix_input=fixed_inputs(fix_input), fit=fit, restart=restart, strict_amct=strict_amct,
+            fix_input=fixed_inputs(fix_input), memory=memory, fit=fit, restart=restart, strict_amct=strict_amct,
             matmul_per_channel=matmul_per_channel, weight_only_form=weight_only_form.value, progress=progress,
+            notice=print_event,
         )  # fmt: skip
     print_line("run", done.path.resolve())
     print_files(done, fit)
@@ -115,6 +118,7 @@ def capture(
     batch_size: BatchSize = None,
     keep: KeepOption = "raw",
     fix_input: FixInput = None,
+    memory: Memory = None,
     restart: Restart = False,
     fail_on: Fail = None,
     dialect: DialectOption = None,
@@ -124,12 +128,13 @@ def capture(
     Example: calibrant capture model.onnx --data samples/ --keep stats
     """
     from calibrant import pipeline
-    from calibrant.console import print_line, progress_bar
+    from calibrant.console import print_event, print_line, progress_bar
 
     with progress_bar() as progress:
         done = pipeline.capture(
             model, data, run=run or Path(f"{model.stem}.run"), config=_configuration(config, dialect),
-            batch_size=batch_size, keep=keep, fix_input=fixed_inputs(fix_input), restart=restart, progress=progress,
+            batch_size=batch_size, keep=keep, fix_input=fixed_inputs(fix_input), memory=memory, restart=restart,
+            progress=progress, notice=print_event,
         )  # fmt: skip
     print_line("run", done.path.resolve())
     show_events(done, fail_on)

@@ -9,53 +9,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from calibrant.errors import ConfigError
-from calibrant.ingest.batches import (
-    Limit,
-    LimitedSamples,
-    fixed_batch,
-    make_batches,
-    model_feeds,
-    resolve_batch_size,
-)
-from calibrant.ingest.capture_pass import CapturePass, Clock, DiskGuard, SamplesSeen
+from calibrant.ingest.batches import fixed_batch, model_feeds
+from calibrant.ingest.capture_pass import Clock, DiskGuard, SamplesSeen
+from calibrant.ingest.capture_plan import CaptureOptions, memory_events, plan_capture
 from calibrant.ingest.chosen import ChosenSamples
 from calibrant.ingest.data import DataSource
+from calibrant.ingest.exposed_passes import ExposedPasses
+from calibrant.ingest.exposing import ExposedModel
 from calibrant.ingest.fold import TensorFold, statistics_tables, write_tables
 from calibrant.ingest.layers import layer_rows_of
 from calibrant.ingest.model import ModelInput, PreparedModel
-from calibrant.ingest.opening import open_runner
 from calibrant.ingest.recompute import recompute_statistics
 from calibrant.ingest.recorder import Recorder
-from calibrant.ingest.session import ActivationSession
 from calibrant.ingest.verify_inputs import save_verify_inputs
 from calibrant.ingest.writer import writing
-from calibrant.stats.events import Event, Progress
+from calibrant.stats.events import Event, Notice, Progress, no_notice
 from calibrant.stats.keep import KEEP_ALL, Keep
 from calibrant.stats.run import prepared_file
 from calibrant.stats.tables import layers_frame
 
 __all__ = ["CaptureOptions", "CaptureResult", "capture_activations", "recompute_statistics"]
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureOptions:
-    """What a capture is asked for.
-
-    Attributes:
-        batch_size: samples a batch; None for the model's fixed batch, else 8.
-        keep: which activations are written beside the statistics.
-        batch_num: use the first batch_num * batch_size samples; None for all.
-    """
-
-    batch_size: int | None = None
-    keep: Keep = KEEP_ALL
-    batch_num: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.batch_num is not None and self.batch_num < 1:
-            message = f"batch_num: {self.batch_num} is no number of batches; expected at least 1"
-            raise ConfigError(message)
 
 
 @dataclass(frozen=True)
@@ -90,59 +63,60 @@ def _constant_events(folds: Sequence[TensorFold]) -> Iterator[Event]:
 
 
 def capture_activations(
-    prepared: PreparedModel, source: DataSource, folder: Path, options: CaptureOptions, progress: Progress
+    prepared: PreparedModel,
+    source: DataSource,
+    folder: Path,
+    options: CaptureOptions,
+    progress: Progress,
+    notice: Notice = no_notice,
 ) -> CaptureResult:
     """Run the prepared model over the data and write captures and tables into the run folder.
 
     Args:
         prepared: the model; ``folder/model/prepared.onnx`` holds it already.
-        source: the data, read once.
+        source: the data, read once; once for each group of tensors where memory asks for groups.
         folder: the run folder. Written: ``captures/`` (keep raw), ``tables/{inputs, tensors, histograms, extremes, channels,
             layers, weights}.parquet``, ``tables/samples/``, ``verify/inputs.npz``.
-        options: batch size, what to keep, how much data.
+        options: batch size, what to keep, how much data, how much memory.
         progress: called after each batch with the samples done and the samples known.
+        notice: told before the model runs what memory that will take, where a limit was given.
 
     Raises:
         DataError: a sample does not fit, cannot be run, or gives NaN or infinity; too few samples for batch_num.
         EmptyDataError: no sample.
-        ConfigError: the batch size is not the model's.
+        ConfigError: the batch size is not the model's, or the memory does not suffice; then the message has the least that does.
         RunError: the raw activations would fill the disk.
         ModelError: onnxruntime cannot load the model.
     """
-    clock, inputs = Clock(), prepared.inputs
-    size = resolve_batch_size(inputs, options.batch_size)
-    samples = LimitedSamples(source, None if options.batch_num is None else Limit(options.batch_num, size))
-    with clock("session"):
-        session = ActivationSession(prepared_file(folder), prepared.tensors)
-    with clock("probe"):
-        opened = open_runner(session, iter(samples), prepared)
-    runner, found = opened.runner, opened.found
-    keep = _effective(options.keep, samples.count)
-    guard = DiskGuard(folder, keep, samples.count) if keep.has_raw else None
-    with (
-        _chosen(keep, folder) as chosen,
-        Recorder(folder, prepared.tensors, found.layouts, keep_raw=keep.has_all) as recorder,
-    ):
-        seen = SamplesSeen(chosen)
-        one = CapturePass(runner, recorder, seen, guard, clock)
-        one.run(make_batches(opened.samples, inputs, size), samples.count, progress)
-        if chosen is not None:
-            one.keep(chosen.batches())
-        with clock("write"):
-            recorder.close()
-        shapes = {fold.tensor.name: fold.largest_shape for fold in recorder.folds}
-        with clock("tables"), writing(folder):
-            _write(seen, recorder.folds, prepared, shapes, folder)
+    clock = Clock()
+    with ExposedModel(prepared_file(folder), prepared.tensors) as model:
+        plan = plan_capture(prepared, source, options, notice)
+        passes = ExposedPasses(model, prepared, plan, clock)
+        probed = passes.probe()
+        keep = _effective(options.keep, plan.count)
+        with (
+            _chosen(keep, folder) as chosen,
+            Recorder(folder, prepared.tensors, probed.layouts, keep_raw=keep.has_all) as recorder,
+        ):
+            seen = SamplesSeen(chosen)
+            guard = DiskGuard(folder, keep, plan.count) if keep.has_raw else None
+            passes.run(recorder, seen, guard, progress)
+            with clock("write"):
+                recorder.close()
+            shapes = {fold.tensor.name: fold.largest_shape for fold in recorder.folds}
+            with clock("tables"), writing(folder):
+                _write(seen, recorder.folds, prepared, shapes, folder)
+    count = len(seen.rows)
     events = [
-        *samples.events,
-        *found.events,
-        *runner.events,
+        *plan.events,
+        *passes.events,
         *_constant_events(recorder.folds),
-        *_fill_events(inputs, len(seen.rows)),
-        *_kept_events(options.keep, len(seen.rows)),
+        *_fill_events(prepared.inputs, count),
+        *_kept_events(options.keep, count),
+        *memory_events(options.memory),
     ]
     seconds = {**clock.seconds, "capture.fold": recorder.seconds}
-    return CaptureResult(len(seen.rows), size, runner.one_by_one, seen.fingerprint(), tuple(events), seconds, shapes)
+    return CaptureResult(count, plan.batch_size, passes.one_by_one, seen.fingerprint(), tuple(events), seconds, shapes)
 
 
 def _effective(keep: Keep, count: int | None) -> Keep:

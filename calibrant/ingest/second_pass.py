@@ -1,18 +1,18 @@
 """The activations of a run once more, from its model and its data: for statistics of what was captured without raw values."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from calibrant.errors import DataError
 from calibrant.ingest.batches import make_batches
 from calibrant.ingest.data import DataSource
+from calibrant.ingest.exposing import ExposedModel
 from calibrant.ingest.fold import TensorFold
 from calibrant.ingest.model import PreparedModel
 from calibrant.ingest.opening import open_runner
 from calibrant.ingest.samples import Array, Sample, fingerprint_of_keys
-from calibrant.ingest.session import ActivationSession
 from calibrant.stats.events import Progress
 from calibrant.stats.run import prepared_file
 
@@ -21,7 +21,7 @@ from calibrant.stats.run import prepared_file
 class SecondPass:
     """A run's samples through its model again, as often as it is called.
 
-    All tensors of the capture are exposed and the batches are the capture's, so that every value has the same bits.
+    The graph is optimized as the capture's and the batches are the capture's, so that every value has the same bits.
 
     Attributes:
         folder: the run folder.
@@ -48,13 +48,16 @@ class SecondPass:
             DataError: the data cannot be read again, or is not that of the capture.
         """
         keys: list[str] = []
-        session = ActivationSession(prepared_file(self.folder), self.prepared.tensors)
-        opened = open_runner(session, self._read(keys), self.prepared)
-        folds = {t: TensorFold(self.prepared.tensors[t], opened.found.layouts[t].axis) for t in tensor_ids}
-        for batch in make_batches(opened.samples, self.prepared.inputs, self.batch_size):
-            rows = opened.runner.rows(batch)
-            yield from ((t, part.values) for t, fold in folds.items() for part in rows[t] if fold.is_new(part))
-            self.progress("fit", len(keys), self.samples)
+        tensors = tuple(tensor for tensor in self.prepared.tensors if tensor.tensor_id in tensor_ids)
+        with ExposedModel(prepared_file(self.folder), self.prepared.tensors) as model:
+            session = model.session(tensors)
+            opened = open_runner(session, self._read(keys), replace(self.prepared, tensors=tensors))
+            axes = [layout.axis for layout in opened.found.layouts]
+            folds = {one.tensor_id: TensorFold(one, axis) for one, axis in zip(tensors, axes, strict=True)}
+            for batch in make_batches(opened.samples, self.prepared.inputs, self.batch_size):
+                rows = opened.runner.rows_by_tensor(batch)
+                yield from ((t, part.values) for t, fold in folds.items() for part in rows[t] if fold.is_new(part))
+                self.progress("fit", len(keys), self.samples)
         if fingerprint_of_keys(keys) != self.fingerprint:
             message = (
                 f"{self.source.name}: gives other samples when it is read a second time; give data that stays the same"

@@ -31,7 +31,8 @@ class InferenceError(ModelError):
 def _expose(model: ir.Model, names: Sequence[str]) -> ir.Model:
     """Make these values the only outputs and drop what they do not need."""
     values = {value.name: value for node in model.graph for value in node.outputs}
-    model.graph.outputs[:] = [values[name] for name in names]
+    constants = model.graph.initializers  # an optimizer folds what depends on no input
+    model.graph.outputs[:] = [values[name] if name in values else constants[name] for name in names]
     RemoveUnusedNodesPass()(model)
     return model
 
@@ -55,15 +56,21 @@ def _session_source(path: Path, names: Sequence[str]) -> Iterator[bytes | str]:
         beside.unlink(missing_ok=True)
 
 
-def session_options() -> Any:
+def session_options(*, is_optimized: bool = False) -> Any:
     """Return the options of every capture session.
 
-    Serial execution and the extended optimizations: the layout optimizations of the level above choose their blocks
-    by CPU, and reorder every exposed tensor (docs/decisions/0004-capture-session.md).
+    Serial execution and all optimizations, which halve the CPU time of convolutions (docs/decisions/0004-capture-session.md).
+
+    Args:
+        is_optimized: the model is the result of such a session's optimizations, and has to stay as it is.
     """
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_DISABLE_ALL if is_optimized else level.ORT_ENABLE_ALL
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.enable_mem_pattern = (
+        False  # each shape of a batch would get a block of its own: a seventh more memory, no faster
+    )
     options.use_deterministic_compute = True
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads leave the cores to the fold
     options.log_severity_level = QUIET
@@ -98,32 +105,57 @@ def check_loads(path: Path) -> None:
         raise ModelError(message) from error
 
 
+def _opened(path: Path, names: Sequence[str], options: Any) -> Any:
+    try:
+        with _session_source(path, names) as source:
+            return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except SESSION_ERRORS as error:
+        message = f"{path}: onnxruntime cannot load the prepared model: {_one_line(error)}"
+        raise ModelError(message) from error
+
+
+def save_optimized(path: Path, tensors: Sequence[CapturedTensor], target: Path, data: Path) -> None:
+    """Optimize the prepared model as a capture of these tensors does, and save the result.
+
+    Args:
+        path: the prepared model.
+        tensors: what is exposed.
+        target: the file to write.
+        data: beside it, for large weights.
+
+    Raises:
+        ModelError: onnxruntime cannot load the model.
+    """
+    options = session_options()
+    options.optimized_model_filepath = str(target)
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", data.name)
+    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+    _opened(path, [tensor.name for tensor in tensors if not tensor.is_input], options)
+
+
 class ActivationSession:
     """Runs the prepared model and returns every captured tensor.
 
     Args:
         path: the prepared model; external data lies beside it.
-        tensors: what to return, by tensor_id.
+        tensors: what to return, in this order.
+        is_optimized: the model was optimized before, with more tensors exposed.
 
     Raises:
         ModelError: onnxruntime cannot load the model.
     """
 
-    def __init__(self, path: Path, tensors: Sequence[CapturedTensor]) -> None:
+    def __init__(self, path: Path, tensors: Sequence[CapturedTensor], *, is_optimized: bool = False) -> None:
         self._tensors = tensors
+        self._is_optimized = is_optimized
         self._exposed = [tensor.name for tensor in tensors if not tensor.is_input]
         self._session = self._load(path) if self._exposed else None
 
     def _load(self, path: Path) -> Any:
-        try:
-            with _session_source(path, self._exposed) as source:
-                return onnxruntime.InferenceSession(source, session_options(), providers=["CPUExecutionProvider"])
-        except SESSION_ERRORS as error:
-            message = f"{path}: onnxruntime cannot load the prepared model: {_one_line(error)}"
-            raise ModelError(message) from error
+        return _opened(path, self._exposed, session_options(is_optimized=self._is_optimized))
 
     def run(self, feed: Mapping[str, Array]) -> list[Array]:
-        """Return the captured tensors of one feed, by tensor_id; graph inputs come from the feed itself.
+        """Return the tensors of one feed, in their order; graph inputs come from the feed itself.
 
         Raises:
             InferenceError: onnxruntime refuses the feed.

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from calibrant.byte_sizes import bytes_text
 from calibrant.errors import ModelError, RunError
 from calibrant.ingest.samples import Array
 from calibrant.stats.captures import PAGES_KEY, CaptureInfo, capture_folder
@@ -214,12 +215,7 @@ def check_disk(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free // 2:
         message = (
-            f"{folder}: the raw activations {what} {_size(needed)}, and {_size(free)} are free on that disk (at most half is used); "
-            "pass --keep stats, or a --run folder on a larger disk"
+            f"{folder}: the raw activations {what} {bytes_text(needed)}, and {bytes_text(free)} are free on that disk "
+            "(at most half is used); pass --keep stats or --keep raw:N, or a --run folder on a larger disk"
         )
         raise RunError(message)
-
-
-def _size(count: int) -> str:
-    """Return bytes as a person reads them."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

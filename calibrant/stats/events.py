@@ -30,5 +30,13 @@ class Event:
     sample: int | None = None
 
 
+Notice = Callable[[Event], None]
+"""Called at once with what a person should know before the work goes on."""
+
+
+def no_notice(event: Event) -> None:
+    """Ignore what is told; the default where nobody listens. It is in the table `events` as well."""
+
+
 def no_progress(stage: str, done: int, total: int) -> None:
     """Ignore progress; the default where nobody watches."""

@@ -1,0 +1,158 @@
+"""What a capture will do, decided before the model runs: which samples, in what batches, which tensors at once."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from calibrant.byte_sizes import bytes_text
+from calibrant.errors import ConfigError
+from calibrant.ingest.batches import Limit, LimitedSamples, fixed_batch, resolve_batch_size
+from calibrant.ingest.data import DataSource
+from calibrant.ingest.memory_plan import MemoryPlan, least_plan, memory_need, plan_memory, refusal
+from calibrant.ingest.model import CapturedTensor, ModelInput, PreparedModel
+from calibrant.ingest.process_memory import available_bytes, peak_bytes, resident_bytes
+from calibrant.ingest.sample_axis import PROBE_SAMPLES
+from calibrant.ingest.samples import Sample
+from calibrant.stats.events import Event, Notice
+from calibrant.stats.keep import KEEP_ALL, Keep
+
+_SPARED = 0.9  # of what the machine has left, where no limit was given
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureOptions:
+    """What a capture is asked for.
+
+    Attributes:
+        batch_size: samples a batch; None for the model's fixed batch, else 8 or what the memory allows.
+        keep: which activations are written beside the statistics.
+        batch_num: use the first batch_num * batch_size samples; None for all.
+        memory: bytes that the process may take; None for what the machine has left.
+        verifies: fit, export and verify follow in this process, which memory has to suffice for as well.
+    """
+
+    batch_size: int | None = None
+    keep: Keep = KEEP_ALL
+    batch_num: int | None = None
+    memory: int | None = None
+    verifies: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch_num is not None and self.batch_num < 1:
+            message = f"batch_num: {self.batch_num} is no number of batches; expected at least 1"
+            raise ConfigError(message)
+
+
+@dataclass(frozen=True)
+class CapturePlan:
+    """What a capture will do.
+
+    Attributes:
+        batch_size: samples a batch.
+        groups: the tensors that each pass exposes.
+        limited: the samples of the first pass; their events are complete when they were read.
+        stream: the same samples, the first of which was looked at.
+        source: for further passes.
+        limit: of the samples, or None.
+        decisions: what a person should know of the memory.
+    """
+
+    batch_size: int
+    groups: tuple[tuple[CapturedTensor, ...], ...]
+    limited: LimitedSamples
+    stream: Iterator[Sample]
+    source: DataSource
+    limit: Limit | None
+    decisions: tuple[Event, ...]
+
+    @property
+    def count(self) -> int | None:
+        """How many samples there will be, or None where only reading tells."""
+        return self.limited.count
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What a person should know."""
+        return (*self.limited.events, *self.decisions)
+
+    def samples_again(self) -> Iterable[Sample]:
+        """Return the samples once more."""
+        return LimitedSamples(self.source, self.limit)
+
+
+def plan_capture(prepared: PreparedModel, source: DataSource, options: CaptureOptions, notice: Notice) -> CapturePlan:
+    """Read the first sample and decide.
+
+    Args:
+        prepared: the model.
+        source: the data.
+        options: of the capture.
+        notice: told the estimate where a limit of memory was given.
+
+    Raises:
+        ConfigError: the batch size is not the model's, or the memory does not suffice.
+        DataError: there are fewer samples than asked for, or the first does not fit.
+    """
+    size = resolve_batch_size(prepared.inputs, options.batch_size)
+    limit = None if options.batch_num is None else Limit(options.batch_num, size)
+    limited = LimitedSamples(source, limit)
+    stream = iter(limited)
+    first = next(stream)
+    found = _plan_of_memory(prepared, source, options, first, size)
+    decisions = tuple(_decisions(found, options, size))
+    if options.memory is not None:
+        notice(decisions[0])
+    return CapturePlan(found.batch_size, found.groups, limited, chain([first], stream), source, limit, decisions)
+
+
+def _sizes(inputs: Sequence[ModelInput], options: CaptureOptions, size: int) -> list[int]:
+    """Return the batch sizes to choose from: halves where nobody fixed one, not even by a number of batches."""
+    if options.batch_size is not None or options.batch_num is not None or fixed_batch(inputs) is not None:
+        return [size]
+    return [size >> shift for shift in range(size.bit_length())]
+
+
+def _plan_of_memory(
+    prepared: PreparedModel, source: DataSource, options: CaptureOptions, first: Sample, size: int
+) -> MemoryPlan:
+    fixed, resident = fixed_batch(prepared.inputs), resident_bytes()
+    need = memory_need(prepared, first, fixed or 1, resident, verifies=options.verifies)
+    probed, sizes, is_grouped = fixed or PROBE_SAMPLES, _sizes(prepared.inputs, options, size), not source.read_once
+    limit = options.memory if options.memory is not None else _machine_limit(resident)
+    if limit is None:
+        return MemoryPlan(size, (prepared.tensors,), need.of(prepared.tensors, size, probed))
+    found = plan_memory(need, prepared.tensors, sizes, probed, limit, is_grouped=is_grouped)
+    if found is not None:
+        return found
+    least = least_plan(need, prepared.tensors, sizes[-1], probed, is_grouped=is_grouped)
+    if options.memory is not None:
+        raise refusal(least, limit, is_grouped=is_grouped)
+    return least
+
+
+def _machine_limit(resident: int) -> int | None:
+    available = available_bytes()
+    return None if available is None else int(_SPARED * (available + resident))
+
+
+def _decisions(found: MemoryPlan, options: CaptureOptions, size: int) -> Iterator[Event]:
+    what = f"{len(found.groups)} groups of tensors, each a pass over the data" if len(found.groups) > 1 else "one pass"
+    shape = f"batches of {found.batch_size}, {what}"
+    if options.memory is not None:
+        limit = bytes_text(options.memory)
+        text = f"--memory {limit}: the {'run' if options.verifies else 'capture'} is estimated to take {bytes_text(found.estimate)} at its peak: {shape}"
+        yield Event("capture", "info", text)
+    elif len(found.groups) > 1 or found.batch_size != size:
+        text = f"the machine has too little memory left for batches of {size} with all tensors exposed: {shape}"
+        yield Event("capture", "info", text)
+
+
+def memory_events(limit: int | None) -> Iterator[Event]:
+    """Say where a capture took more memory than it was given."""
+    peak = peak_bytes()
+    if limit is not None and peak > limit:
+        text = (
+            f"--memory {bytes_text(limit)}: the process has taken {bytes_text(peak)} at its peak; "
+            "give a smaller --batch-size, or a smaller figure, from which it is planned"
+        )
+        yield Event("capture", "warn", text)
