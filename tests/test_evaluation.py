@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import weakref
 
 import models
 import naive_metrics as naive
@@ -14,6 +15,7 @@ from calibrant.cli import main as cli
 from calibrant.errors import CalibrantError, ConfigError, DataError, LayerNotFoundError, ModelError, ShapeError
 from calibrant.evaluation import evaluate, evaluate_models, evaluation, optimizations_note
 from calibrant.export.cpu import has_vnni
+from calibrant.export.outputs import OutputRunner
 from calibrant.ingest.model import ModelInput
 
 X4 = [ModelInput("x", np.dtype("float32"), ("N", 4), 0)]
@@ -516,3 +518,18 @@ def test_nan_in_the_data_is_no_alarm_where_the_float_model_has_it_too(run, x):
     found = evaluation(run, [{"x": broken}])
     assert not found.events
     assert found.classes.filter(class_id=-1)["samples"].to_list() == [1]  # the float model has no class for it either
+
+
+def test_one_session_is_open_at_a_time(run, x, monkeypatch):
+    """The weights of two models are never held at once."""
+    alive, most = weakref.WeakSet(), []
+    opened = OutputRunner.__init__
+
+    def counted(self, *arguments, **options):
+        opened(self, *arguments, **options)
+        alive.add(self)
+        most.append(len(alive))
+
+    monkeypatch.setattr(OutputRunner, "__init__", counted)
+    evaluate(run, [{"x": x}], labels=np.zeros(40, int), models={"again": fake_quant(run)}, fused=True)
+    assert most == [1] * 6
