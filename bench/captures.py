@@ -17,7 +17,6 @@ from bench.contest import Case, Contest, Figure, Medians, Setting, over
 from bench.models import read_samples, write_made_model
 
 BATCH: Final = 8
-RIVAL_SAMPLES: Final = 16  # quantize_static takes up to forty times an inference
 METHODS: Final = ("MinMax", "Entropy", "Percentile")
 
 
@@ -61,11 +60,11 @@ def _made(folder: Path, size: float) -> tuple[Path, Path]:
     return write_made_model(folder, size)
 
 
-def captured(one: Subject, keep: str, samples: Path | None = None) -> Path:
+def captured(one: Subject, keep: str) -> Path:
     """Capture anew."""
     run = one.folder / f"{keep.replace(':', '_')}.run"
     shutil.rmtree(run, ignore_errors=True)
-    calibrant.capture(one.model, samples or one.samples, run=run, batch_size=BATCH, keep=keep)
+    calibrant.capture(one.model, one.samples, run=run, batch_size=BATCH, keep=keep)
     return run
 
 
@@ -85,20 +84,16 @@ def against_inference(one: Subject) -> Contest:
 
 def against_quantize_static(one: Subject) -> Contest:
     import_module("onnxruntime.quantization")  # half a second that is not the first method's
-    few = {name: array[:RIVAL_SAMPLES] for name, array in one.arrays.items()}
-    path = one.folder / "few.npz"
-    np.savez(path, **few)
-    share = len(next(iter(few.values()))) / len(next(iter(one.arrays.values())))
 
     def rival(method: str) -> Callable[[], None]:
         def work() -> None:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                rivals.quantize_static(one.model, few, BATCH, method, one.folder)
+                rivals.quantize_static(one.model, one.arrays, BATCH, method, one.folder)
 
         return work
 
-    works = {"calibrant": lambda: captured(one, "stats", path), **{method: rival(method) for method in METHODS}}
-    return Contest(works, int(one.moved * share), threads=2)
+    works = {"calibrant": lambda: captured(one, "stats"), **{method: rival(method) for method in METHODS}}
+    return Contest(works, one.moved, threads=2)
 
 
 def added_by_raw(readings: Medians) -> float:

@@ -28,7 +28,8 @@ def block_of(values: Float32Array, start: int, short: Float32Array) -> Float32Ar
     if start + BLOCK <= values.size:
         return values[start : start + BLOCK].reshape(-1, LANES)
     short[:] = np.float32(0.0)
-    short[: values.size - start] = values[start:]
+    for i in range(values.size - start):  # assigning a slice would compile numba's text functions for an error message
+        short[i] = values[start + i]
     return short.reshape(-1, LANES)
 
 

@@ -165,7 +165,8 @@ def round_limbs(limbs: Counts, lowest_bit: Number) -> Reals:
 def _split_last(limbs: Counts) -> Counts:
     """Return limbs whose last one, which may hold more than 32 bits, is two."""
     split = np.empty(limbs.size + 1, np.int64)
-    split[: limbs.size] = limbs
+    for i in range(limbs.size):  # assigning a slice would compile numba's text functions for an error message
+        split[i] = limbs[i]
     split[limbs.size] = limbs[limbs.size - 1] >> 32
     split[limbs.size - 1] &= 0xFFFFFFFF
     return split
