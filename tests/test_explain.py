@@ -253,6 +253,10 @@ def test_names_with_slashes_and_wrong_ones(tmp_path: Path) -> None:
     assert heavy.layer == '/a/b.0/"conv"'
     with pytest.raises(LayerNotFoundError, match=re.escape("no layer '/a/b.1/conv'; did you mean '/a/b.0/\"conv\"'")):
         calibrant.explain(run, "/a/b.1/conv")
+    with pytest.raises(
+        LayerNotFoundError, match=re.escape("no layer 'b.0'; it is part of '/a/b.0/\"conv\"'; calibrant sql")
+    ):
+        calibrant.explain(run, "b.0")
     with pytest.raises(LayerNotFoundError, match="no fit 'defaul'; did you mean 'default'"):
         calibrant.explain(run, '/a/b.0/"conv"', fit="defaul")
 

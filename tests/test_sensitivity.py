@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import calibrant
 from calibrant.cli.app import app
-from calibrant.errors import ConfigError, LayerNotFoundError, RunError
+from calibrant.errors import ConfigError, DataError, LayerNotFoundError, RunError
 from calibrant.export import memory_session
 from calibrant.export.files import export_files
 from calibrant.layer_views import isolated, study
@@ -587,3 +587,23 @@ def test_nan_ranks_before_every_number() -> None:
     assert worst_first(rows, "sqnr_db")["layer_id"].to_list() == [1, 2, 0, 3]
     losses = rows.with_columns(metric=pl.lit("mse"))
     assert worst_first(losses, "mse")["layer_id"].to_list() == [1, 3, 0, 2]
+
+
+def test_captures_without_the_chosen_samples_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = fitted(two_layers(), draw((1, 3, 8, 8), 3), tmp_path)
+    monkeypatch.setattr(study, "captured_samples", lambda run, count: {7: "a key", 8: "another"})
+    assert sensitivity(run, views=["isolated"]).is_empty()
+    events = run.read("events").filter(stage="sensitivity", severity="warn")
+    assert events["layer"].to_list() == ["a/1", "b/2"]
+    assert set(events["message"]) == {
+        "isolated: not measured, its captures hold none of the chosen samples; capture the run again"
+    }
+
+
+def test_data_that_does_not_fit_is_refused_by_the_command(tmp_path: Path) -> None:
+    run = fitted(two_layers(), draw((1, 3, 8, 8), 2), tmp_path)
+    np.savez(tmp_path / "wrong.npz", x=np.zeros((2, 3, 9, 8), np.float32))
+    with pytest.raises(DataError, match=r"sample 0 \(wrong\.npz\[0\]\): input 'x' has shape \[1, 3, 9, 8\]"):
+        command(run.path, "--data", tmp_path / "wrong.npz")
+    with pytest.raises(RunError, match="no such folder"):
+        command(tmp_path / "nothing")

@@ -1,7 +1,8 @@
 """The rows of a run's tables that speak of one layer in one fit, read once for everything on its page."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,8 @@ from calibrant.errors import LayerNotFoundError, nearest
 from calibrant.stats.run import Run
 
 Row = dict[str, Any]
+
+_SHOWN: Final = 3  # names in a message
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ def read_layer(run: Run, fit: str, name: str) -> LayerRows:
     layers = run.read("layers")
     layer = _only(layers.filter(layer=name))
     if layer is None:
-        known = layers["layer"].to_list()
-        message = f"{run.path}: no layer '{name}'{nearest(name, known)}; calibrant sql RUN \"select layer from layers\" lists them"
+        hint = _alike(name, layers["layer"].to_list())
+        message = f"{run.path}: no layer '{name}'{hint}; calibrant sql RUN \"select layer from layers\" lists them"
         raise LayerNotFoundError(message)
     number = layer["layer_id"]
     rows = run.read("quant_params").filter(fit=fit, layer_id=number)
@@ -73,6 +76,15 @@ def read_layer(run: Run, fit: str, name: str) -> LayerRows:
         samples=run.read("samples").filter(of_tensor, pl.col("sample") >= 0).sort("sample"),
         factors=run.read("balance").filter(fit=fit, layer_id=number).sort("channel")["factor"].to_numpy(),
     )  # fmt: skip
+
+
+def _alike(name: str, known: Sequence[str]) -> str:
+    """Return what may have been meant: the nearest name, else those that hold this one as a part."""
+    holding = [f"'{layer}'" for layer in known if name and name in layer]
+    if (hint := nearest(name, known)) or not holding:
+        return hint
+    more = f" and {len(holding) - _SHOWN} more" if len(holding) > _SHOWN else ""
+    return f"; it is part of {', '.join(holding[:_SHOWN])}{more}"
 
 
 def _only(frame: pl.DataFrame) -> Row | None:

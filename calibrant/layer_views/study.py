@@ -86,6 +86,14 @@ class Study:
             counted = _Counted(data, len(layers) * len(keys), self._progress)
             found = measure_isolated(self._prepared, self._parts, layers, counted)
             self._keep("isolated", data_hash, ((layer.layer_id, measured) for layer, measured in found))
+            self._tell_missing(todo)
+
+    def _tell_missing(self, todo: Collection[int]) -> None:
+        """Name layers whose captures hold none of the chosen samples."""
+        known = set(self._run.read("sensitivity").filter(fit=self._fit, view="isolated")["layer_id"])
+        for layer in sorted(set(todo) - known):
+            message = "isolated: not measured, its captures hold none of the chosen samples; capture the run again"
+            self._events.append(Event("sensitivity", "warn", message, layer=self._layers[layer]))
 
     def _layer_data(self) -> tuple[LayerData, Collection[str]]:
         """Return where isolated layers get their data, and the keys of the samples."""
