@@ -533,3 +533,25 @@ def test_one_session_is_open_at_a_time(run, x, monkeypatch):
     monkeypatch.setattr(OutputRunner, "__init__", counted)
     evaluate(run, [{"x": x}], labels=np.zeros(40, int), models={"again": fake_quant(run)}, fused=True)
     assert most == [1] * 6
+
+
+def test_a_model_may_end_in_the_class_itself(tmp_path, x):
+    def classifier(name, weight):
+        nodes = [
+            models.node("MatMul", ["x", "w"], "m", "mm"),
+            models.node("ArgMax", ["m"], "y", "top", axis=1, keepdims=0),
+        ]
+        outputs = [models.value("y", ["N"], onnx.TensorProto.INT64)]
+        return models.save(models.model(nodes, [models.value("x", ["N", 4])], outputs, {"w": weight}), tmp_path / name)
+
+    weight = models.normal(4, 6)
+    good, near = classifier("a.onnx", weight), classifier("b.onnx", weight + models.normal(4, 6, seed=1, scale=0.1))
+    expected, got = (
+        [naive.argmax(list(row)) for row in x @ w] for w in (weight, weight + models.normal(4, 6, seed=1, scale=0.1))
+    )
+    found = evaluate_models(good, {"near": near}, [{"x": x}], X4, labels=expected, metrics=["top1", "agreement"]).scores
+    share = sum(a == b for a, b in zip(expected, got, strict=True)) / 40
+    assert 0.3 < share < 1
+    assert found.select("variant", "metric", "value").rows() == [
+        ("fp32", "top1", 1), ("near", "top1", share), ("near", "agreement", share)
+    ]  # fmt: skip

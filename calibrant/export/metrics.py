@@ -121,11 +121,15 @@ def kl_divergence(reference: Array, output: Array) -> float:
 def rank_of(output: Array, label: int) -> float:
     """Return how many entries of a flattened output come before the label's: greater ones, and equal ones of lower index.
 
+    An output that is one whole number is the class itself: nothing comes before it, and it before every other.
+
     Example:
         >>> rank_of(np.array([0.1, 0.7, 0.7]), 2)
         1.0
     """
     y = _flat(output)
+    if is_class(output):
+        return 0.0 if y[0] == label else inf
     if not 0 <= label < len(y) or np.isnan(y).any():
         return inf
     return float(np.count_nonzero(y > y[label]) + np.count_nonzero(y[:label] == y[label]))
@@ -134,22 +138,36 @@ def rank_of(output: Array, label: int) -> float:
 def predicted_class(output: Array) -> int:
     """Return the index of the greatest entry of a flattened output (the first of equal ones), or -1 where it holds NaN.
 
+    An output that is one whole number is the class itself.
+
     Example:
         >>> predicted_class(np.array([[0.1, 0.9]]))
         1
     """
+    if is_class(output):
+        return int(np.asarray(output).reshape(-1)[0])
     y = _flat(output)
     return -1 if not y.size or np.isnan(y).any() else int(y.argmax())
 
 
 def has_classes(output: Array) -> bool:
-    """Return whether an output of one sample is one vector of scores: one axis longer than 1.
+    """Return whether an output of one sample is one vector of scores (one axis longer than 1), or the class itself.
 
     Example:
         >>> has_classes(np.zeros((1, 10, 1, 1))), has_classes(np.zeros((1, 40, 97))), has_classes(np.zeros((1, 1)))
         (True, False, False)
     """
-    return len([size for size in np.shape(output) if size > 1]) == 1
+    return len([size for size in np.shape(output) if size > 1]) == 1 or is_class(output)
+
+
+def is_class(output: Array) -> bool:
+    """Return whether an output of one sample is one whole number, such as ArgMax at the end of a model gives.
+
+    Example:
+        >>> is_class(np.array([3])), is_class(np.array([3.0]))
+        (True, False)
+    """
+    return np.size(output) == 1 and np.asarray(output).dtype.kind in "iu"
 
 
 def _flat(array: Array) -> Floats:

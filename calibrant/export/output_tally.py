@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from calibrant.errors import DataError, ShapeError
 from calibrant.export.collapse import Spread
-from calibrant.export.metrics import Metric, Terms, has_classes, predicted_class
+from calibrant.export.metrics import Metric, Terms, has_classes, is_class, predicted_class
 from calibrant.stats.bootstrap import interval
 
 Array = npt.NDArray[Any]
@@ -79,7 +79,7 @@ class OutputTally:
         return np.reshape(output, np.shape(reference))
 
     def _check_label(self, output: Array, label: int | None) -> None:
-        if label is None or not 0 <= label < np.size(output):
+        if not is_class(output) and (label is None or not 0 <= label < np.size(output)):
             message = (
                 f"--labels: label {label} of sample {self.spread.samples - 1} is no class of {self._where}, which has "
                 f"{np.size(output)} (0 to {np.size(output) - 1}); choose another --output-name, or count labels from 0"
