@@ -227,3 +227,39 @@ def test_a_fixed_batch_is_left_open_in_a_layer_alone(tmp_path: Path) -> None:
     data = draw((1, 3, 8, 8), 1)[0]["x"]
     found = open_isolated(prepared, parts, prepared.layers[0]).outputs((data,))
     assert [array.shape for array in found] == [(1, 4, 8, 8)] * 2
+
+
+MIXED = """
+override_layer_configs { layer_name: "query" calibration_config { weight_compress_only: true } }
+override_layer_configs { layer_name: "key" calibration_config { dmq_balancer { migration_strength: 0.5 } } }
+override_layer_configs { layer_name: "value" calibration_config { nuq_quantize { num_steps: 16 } } }
+override_layer_configs { layer_name: "scores" calibration_config {} }
+"""
+
+
+def test_layers_of_every_kind_stand_beside_each_other_or_alone(tmp_path: Path) -> None:
+    feeds = draw((1, 5, 4))
+    run = run_of(models.attention(), feeds, tmp_path, MIXED)
+    prepared, parts = parts_of(run)
+    names = ("key", "value", "scores", "query")
+    assert parts.names == names
+    expected = [models.run(exported(run), feed)[0] for feed in feeds]
+    assert same_bits(outputs_of(partial_fake_quant(prepared, parts, names), feeds), expected)
+    assert same_bits(outputs_of(partial_fake_quant(prepared, parts, names[::-1]), feeds), expected)
+    floats = [models.run(run.prepared_file, feed)[0] for feed in feeds]
+    alone = [outputs_of(partial_fake_quant(prepared, parts, (name,)), feeds) for name in names]
+    assert same_bits(outputs_of(partial_fake_quant(prepared, parts, ()), feeds), floats)
+    assert not any(same_bits(found, other) for found in alone for other in (floats, expected))
+
+
+def test_layers_that_share_a_scale_need_not_be_chosen_together(tmp_path: Path) -> None:
+    feeds = [{"x": a["x"], "z": b["x"]} for a, b in zip(draw((1, 3, 8, 8)), reversed(draw((1, 3, 8, 8))), strict=True)]
+    run = run_of(models.two_inputs(), feeds, tmp_path, "joint_quant: true")
+    prepared, parts = parts_of(run)
+    assert {layer.quantized.scale_d for layer in parts.layers} == {parts.layers[0].quantized.scale_d}
+    one = ir.to_proto(partial_fake_quant(prepared, parts, ("conv_z",)))
+    whole = onnx.load(exported(run))
+    added = [node.name for node in one.graph.node if node.name.startswith("conv_z.")]
+    assert added == [node.name for node in whole.graph.node if node.name.startswith("conv_z.")]
+    assert "conv_z.dequant.fakequant.floor" in added
+    assert not [node.name for node in one.graph.node if node.name.startswith("conv_x.")]
