@@ -1,4 +1,4 @@
--- Accuracy of each model variant: the float model before, the quantized ones after
-select variant, metric, value, samples, fit
+-- Accuracy of each model variant: the float model before, the quantized ones after, with intervals over samples
+select variant, output, metric, value, low, high, samples, data, fit
 from evaluation
-order by fit, metric, variant
+order by data, fit, output, metric, variant
