@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from calibrant.export.files import ExportedFiles
-    from calibrant.export.qdq_layers import QdqExport
     from calibrant.export.qdq_source import SourceDistance
+    from calibrant.export.qdq_table import QdqExport
     from calibrant.export.report import VerifyReport
     from calibrant.ingest.data import Data
     from calibrant.ingest.qdq.prepare import QdqModel

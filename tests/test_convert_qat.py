@@ -298,6 +298,35 @@ def test_pair_that_the_next_quantizer_repeats_is_dropped(tmp_path: Path) -> None
     assert sqnr_db(proto, done, image()) >= LEAST_DB
 
 
+def test_layer_behind_nodes_that_move_values_has_their_scale(tmp_path: Path) -> None:
+    graph = qdq.Qdq()
+    x = graph.pair("x", "x", 0.05, 3)
+    graph.node("Relu", [x], "r", "relu")
+    graph.node("MaxPool", ["r"], "p", "pool", kernel_shape=[2, 2], strides=[2, 2])
+    graph.node("Flatten", ["p"], "f", "flat")
+    graph.node("Gemm", ["f", graph.stored("w", qdq.codes(48, 5), 0.01)], "y", "fc")
+    graph.node("Sigmoid", ["p"], "s", "sigmoid")
+    outputs = [models.value("y", ["N", 5]), models.value("s", ["N", 3, 4, 4])]
+    proto = graph.model([models.value("x", ["N", 3, 8, 8])], outputs)
+    done = convert(proto, tmp_path)
+    assert done.layers.select("node", "becomes").rows() == [("relu", "pair"), ("fc", "int8")]
+    assert (row(done, "fc")["scale_d"], row(done, "fc")["offset_d"]) == (F(0.05), 3)
+    assert sqnr_db(proto, done, image()) >= LEAST_DB
+
+
+@pytest.mark.parametrize("between", ["Neg", "AveragePool"])
+def test_layer_behind_other_nodes_has_no_scale(tmp_path: Path, between: str) -> None:
+    graph = qdq.Qdq()
+    x = graph.pair("x", "x", 0.05, 3)
+    more = {"kernel_shape": [2, 2]} if between == "AveragePool" else {}
+    graph.node(between, [x], "n", "between", **more)
+    graph.node("Conv", ["n", graph.stored("w", qdq.codes(3, 3, 1, 1), 0.01)], "y", "conv")
+    proto = graph.model([models.value("x", ["N", 3, 8, 8])], [models.value("y", ["N", 3, None, None])])
+    done = convert(proto, tmp_path)
+    assert row(done, "conv")["becomes"] == "float"
+    assert sqnr_db(proto, done, image()) >= LEAST_DB
+
+
 @pytest.mark.parametrize("kind", [TensorProto.INT8, TensorProto.UINT8])
 def test_trailing_codes_are_an_output(tmp_path: Path, kind: int) -> None:
     shift = 128 if kind == TensorProto.UINT8 else 0

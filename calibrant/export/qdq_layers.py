@@ -1,14 +1,14 @@
 """What both exported models take from a model that was quantized elsewhere: its own scales, and why a layer stays in float."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import onnx_ir as ir
-import polars as pl
 
 from calibrant.errors import ExportError
+from calibrant.export.qdq_table import ConvertedRow, QdqExport
 from calibrant.export.quantized_layer import QuantizedLayer, encode_layer
 from calibrant.export.quantized_tensor import QuantizedTensor, in_order
 from calibrant.ingest.layers import Layer
@@ -22,76 +22,10 @@ from calibrant.stats.events import Event
 from calibrant.stats.weights import channels_first
 
 _MATRICES: Final = ("Gemm", "MatMul")
-_MOVED: Final = frozenset({"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity", "MaxPool"})
+# What quantizing before and behind it does alike: it moves values, or keeps the greater one.
+_MOVED: Final = frozenset({"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity", "MaxPool", "Relu"})
 _SHAPE_READERS: Final = frozenset({"Shape", "Size"})
 _SPACE: Final = 3  # kernel axes of a 3-D convolution
-_SCHEMA: Final = pl.Schema(
-    {
-        "node": pl.String(), "input": pl.Int32(), "op_type": pl.String(), "becomes": pl.String(), "scale_d": pl.Float32(),
-        "offset_d": pl.Int32(), "weight_scales": pl.Int32(), "weight_type": pl.String(), "bias": pl.String(),
-        "source_sqnr_db": pl.Float64(), "reason": pl.String(),
-    }
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class ConvertedRow:
-    """What became of a layer, or of a pair that stands before another node.
-
-    Attributes:
-        node: node name.
-        input: which input; 0 for a layer.
-        op_type: of the node.
-        becomes: ``int8`` (a quantized layer), ``pair`` (AscendQuant and AscendAntiQuant), ``dropped`` (a pair that changes
-            nothing), ``codes`` (an output of the model), ``float``.
-        scale_d: step of the data; None where it has none.
-        offset_d: offset of the data.
-        weight_scales: how many scales the weight has.
-        weight_type: type of the weight's codes in the source model.
-        bias: ``kept`` (the model's own int32 codes), ``requantized`` (from codes with another scale), ``quantized`` (from floats).
-        reason: why a layer stays in float, or a pair is dropped.
-    """
-
-    node: str
-    input: int
-    op_type: str
-    becomes: str
-    scale_d: np.float32 | None = None
-    offset_d: int | None = None
-    weight_scales: int | None = None
-    weight_type: str | None = None
-    bias: str | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
-class QdqExport:
-    """What `calibrant.export.files.write_export` takes, and the table of it.
-
-    Attributes:
-        layers: quantized layers with the model's own scales.
-        tensors: inputs of other nodes that keep their pair.
-        outputs: outputs of the model that are codes.
-        rows: one a layer, and one a pair before another node.
-        events: what a person should know.
-    """
-
-    layers: tuple[QuantizedLayer, ...]
-    tensors: tuple[QuantizedTensor, ...]
-    outputs: tuple[QuantizedTensor, ...]
-    rows: tuple[ConvertedRow, ...]
-    events: tuple[Event, ...]
-
-    def frame(self, decibels: Mapping[str, float] | None = None) -> pl.DataFrame:
-        """Return the rows as a table.
-
-        Args:
-            decibels: SQNR of quantized layers against the source model, by name, where it was measured.
-        """
-        near = decibels or {}
-        known = {"source_sqnr_db": [near.get(row.node) if row.becomes == "int8" else None for row in self.rows]}
-        columns = {name: known.get(name, [getattr(row, name, None) for row in self.rows]) for name in _SCHEMA}
-        return pl.DataFrame(columns, schema=_SCHEMA)
 
 
 class _RefusedError(Exception):
@@ -118,6 +52,8 @@ class _Builder:
     def __init__(self, prepared: PreparedModel, stripped: Stripped, *, matmul_per_channel: bool) -> None:
         self.prepared, self.stripped, self.matmul_per_channel = prepared, stripped, matmul_per_channel
         self.nodes = {str(node.name): node for node in prepared.model.graph}
+        self.data = dict(stripped.data)
+        self.data.update((slot, grid) for layer in prepared.layers for slot, grid in self._inherited(layer))
         self.layers: list[QuantizedLayer] = []
         self.events: list[Event] = []
         self.served: set[Slot] = set()
@@ -151,7 +87,7 @@ class _Builder:
         """Return what stands on a layer's data, for an AveragePool maybe before the Pad that belongs to it."""
         slots = self._slots(layer)
         for slot in slots:
-            if (grid := self.stripped.data.get(slot) or self.stripped.given.get(slot)) is not None:
+            if (grid := self.data.get(slot) or self.stripped.given.get(slot)) is not None:
                 return slot, grid
         return slots[0], None
 
@@ -167,7 +103,7 @@ class _Builder:
             raise _RefusedError(
                 self.stripped.refused.get(slot, "no QuantizeLinear and DequantizeLinear stand on its data")
             )
-        if len({one for key in self._slots(layer) if (one := self.stripped.data.get(key)) is not None}) > 1:
+        if len({one for key in self._slots(layer) if (one := self.data.get(key)) is not None}) > 1:
             message = f"the pairs before and behind its Pad '{layer.pad_node}' differ"
             raise _RefusedError(message)
         if grid.offset and layer.kernel_rank == _SPACE and layer.op_type.startswith("Conv"):
@@ -209,8 +145,21 @@ class _Builder:
 
     def _without_pair(self, layer: Layer) -> Layer:
         """Leave the Add behind a MatMul in float where a pair stands between the two."""
-        between = [slot for slot in self.stripped.data if slot[0] == layer.bias_node]
+        between = [slot for slot in self.data if slot[0] == layer.bias_node]
         return replace(layer, bias=None, bias_node=None) if layer.bias_node is not None and between else layer
+
+    def _inherited(self, layer: Layer) -> Iterator[tuple[Slot, DataGrid]]:
+        """Yield the grid that a layer's data keeps from a pair further up, where nodes between only move values."""
+        if not layer.quantizable or self._data(layer)[1] is not None:
+            return
+        node = self.nodes[layer.name]
+        while (value := node.inputs[0]) is not None and (maker := value.producer()) is not None:
+            if maker.op_type not in _MOVED or maker.domain or value is not maker.outputs[0]:
+                return
+            if (grid := self.data.get((str(maker.name), 0))) is not None:
+                yield (layer.name, 0), grid
+                return
+            node = maker
 
     # Biases.
 
@@ -252,11 +201,9 @@ class _Builder:
 
     def pairs(self) -> Iterator[tuple[ConvertedRow, QuantizedTensor | None]]:
         """Yield what becomes of each pair that no layer took, in the order of the nodes."""
-        slots = [
-            slot for slot in self.stripped.data if slot not in self.served and slot[0] not in self.stripped.outputs
-        ]
+        slots = [slot for slot in self.data if slot not in self.served and slot[0] not in self.stripped.outputs]
         for name, number in sorted(slots):
-            grid, node = self.stripped.data[name, number], self.nodes.get(name)
+            grid, node = self.data[name, number], self.nodes.get(name)
             if node is None:
                 continue
             op_type = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
@@ -277,7 +224,7 @@ class _Builder:
         output = node.outputs[0]
         if number or node.op_type not in _MOVED or node.domain or output.is_graph_output() or not output.uses():
             return False
-        return all(self.stripped.data.get((str(use.node.name), use.idx)) == grid for use in output.uses())
+        return all(self.data.get((str(use.node.name), use.idx)) == grid for use in output.uses())
 
     def output(self, tensor: QuantizedTensor) -> ConvertedRow:
         """Return the row of an output that is codes."""
@@ -293,8 +240,3 @@ def _check_products(quantized: QuantizedLayer) -> None:
     if not np.all(np.isfinite(products) & (products > 0)):
         message = f"scale_d * scale_w (scale_d {quantized.scale_d!s}) or its largest weight leaves float32"
         raise _RefusedError(message)
-
-
-def layers_in_float(rows: Sequence[ConvertedRow]) -> Mapping[str, str]:
-    """Return the reason of each layer that stays in float."""
-    return {row.node: row.reason or "" for row in rows if row.becomes == "float"}
