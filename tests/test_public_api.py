@@ -11,6 +11,7 @@ import pytest
 import calibrant
 
 HEAVY = (
+    "altair",
     "duckdb",
     "numba",
     "onnx",
@@ -18,10 +19,12 @@ HEAVY = (
     "onnxruntime",
     "onnxscript",
     "polars",
+    "prompt_toolkit",
     "pyarrow",
     "rich",
     "google.protobuf",
     "torch",
+    "vl_convert",
 )
 
 

@@ -52,6 +52,22 @@ def test_ranking_adds_the_errors_of_data_and_weight_and_puts_the_worst_first(tmp
     ]
 
 
+@pytest.mark.parametrize("channel", [0, None])
+def test_the_weight_of_a_balanced_layer_is_measured_against_itself(tmp_path, channel):
+    # As multiplied, its noise is 0.01 a value at 20 dB, so its signal 1 a value; the weight as in the model has 0.25 a value.
+    tables = {
+        "layers": [layer(0, "a")],
+        "weights": [{"layer_id": 0, "channel": 0, "n": 4, "sum_sq": 1.0}],
+        "quant_params": [
+            data(0, sqnr_db=60.0),
+            {"fit": "default", "layer_id": 0, "role": "weight", "channel": channel, "mse": 0.01, "sqnr_db": 20.0},
+        ],
+        "balance": [{"fit": "default", "layer_id": 0, "channel": 0, "factor": 0.5}],
+    }
+    run = make_run(tmp_path / "r", tables)
+    assert rows(run, "ranking", "weight_db") == rows(run, "layers", "weight_db") == [(20.0,)]
+
+
 def test_ranking_goes_by_the_first_view_that_all_layers_of_the_fit_have(tmp_path):
     def measured(view, *values):
         row = {"fit": "default", "view": view, "metric": "sqnr_db", "samples": 4}
@@ -102,6 +118,10 @@ def test_clip_gain_is_what_the_best_range_saves_against_the_narrowest_that_clips
     }  # fmt: skip
     columns = ("layer", "clip_rate", "gain_db", "is_against_whole_range", "range_share")
     assert rows(make_run(tmp_path / "r", tables), "clip_gain", *columns) == [("a", 0.001, 10.0, True, 0.5)]
+    # Balanced data is divided, so that the tensor's range is not the one: the widest stands for it, 10 log10(40 / 1).
+    tables["balance"] = [{"fit": "default", "layer_id": 0, "channel": 0, "factor": 0.5}]
+    assert rows(make_run(tmp_path / "b", tables), "clip_gain", *columns) == [("a", 0.001, 16.02, False, None)]
+    del tables["balance"]
     # Where no candidate holds the whole range, the widest stands for it: 10 log10(10 / 1) again.
     tables["search"] = search[:2]
     tables["tensors"] = [tensor(0, "t", -9.0, 9.0)]

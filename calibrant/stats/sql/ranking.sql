@@ -1,17 +1,26 @@
 -- Layers ranked, worst first: relative error (noise over signal, %) of data and weight from statistics, and what was measured of each layer
-with weight_error as (
-    select q.fit, q.layer_id, sum(q.mse * w.n) / nullif(sum(w.sum_sq), 0) as ratio
-    from (
-        select fit, layer_id, channel, mse
-        from quant_params
-        where role = 'weight' and channel is not null
-    ) q
+with balanced as (
+    select distinct fit, layer_id from balance
+),
+-- The multiplied weight of a balanced layer has no row in weights: its signal is told by its noise and their ratio.
+weight_error as (
+    select
+        q.fit, q.layer_id,
+        sum(q.mse * w.n) / nullif(sum(
+            case when b.fit is not null and q.mse > 0 then q.mse * w.n * pow(10, q.sqnr_db / 10) else w.sum_sq end
+        ), 0) as ratio
+    from quant_params q
     join weights w on w.layer_id = q.layer_id and w.channel = q.channel
+    left join balanced b on b.fit = q.fit and b.layer_id = q.layer_id
+    where q.role = 'weight' and q.channel is not null
     group by all
     union all
-    select q.fit, q.layer_id, q.mse * w.n / nullif(w.sum_sq, 0)
+    select
+        q.fit, q.layer_id,
+        case when b.fit is not null and q.mse > 0 then pow(10, -q.sqnr_db / 10) else q.mse * w.n / nullif(w.sum_sq, 0) end
     from quant_params q
     join (select layer_id, sum(n) as n, sum(sum_sq) as sum_sq from weights group by all) w on w.layer_id = q.layer_id
+    left join balanced b on b.fit = q.fit and b.layer_id = q.layer_id
     where q.role = 'weight' and q.channel is null
 ),
 data_error as (
