@@ -325,7 +325,7 @@ TABLE_NOTES: Final[Mapping[str, TableNote]] = {
         {
             "view": "statistics, isolated or whole",
             "metric": (
-                "statistics: sqnr_db, data_sqnr_db, weight_sqnr_db, clip_rate, channel_spread, range_spread; "
+                "statistics: sqnr_db, combined_sqnr_db, data_sqnr_db, weight_sqnr_db, clip_rate, channel_spread, range_spread; "
                 "isolated: sqnr_db, cosine, mse, amct_similarity; whole: sqnr_db, kl, agreement"
             ),
             "value": "in the unit of the metric",
