@@ -33,7 +33,7 @@ def numpy_ifmr(values: np.ndarray, bits: int = 8) -> int:
         np.multiply(work, scale, out=work)
         np.subtract(work, values, out=work)
         np.square(work, out=work)
-        losses.append(work.mean(dtype=np.float64))
+        losses.append(work.mean())
     return int(np.argmin(losses))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from calibrant.errors import DataError, EmptyDataError, SchemaError, ShapeError
 from calibrant.quantizers import data_quality, dequantize, quantize, weight_quality
-from calibrant.quantizers._kernels import density_edges
+from calibrant.quantizers._kernels import EDGES, integral_losses
 from calibrant.quantizers.affine import make_fit
 from calibrant.quantizers.integrals import squared_errors, sum_of_squares
 from calibrant.stats import LogLinearHistogram
@@ -63,12 +63,27 @@ def test_integrals_equal_the_pieces_cut_by_hand():
         assert loss(bins_of(*rows), scale, lowest, highest) == pytest.approx(expected, rel=1e-9)
 
 
-def test_neighbouring_bins_share_an_edge():
-    edges, drops, narrow = density_edges(
-        np.array([0.0, 1.0, 2.0, 4.0]), np.array([1.0, 2.0, 2.0, 5.0]), np.array([5, 4, 7, 1])
+def test_gaps_between_bins_hold_nothing_and_points_are_listed():
+    lower, upper, count = (
+        np.array([-3.0, -2.0, 1.0, 2.0, 4.0]),
+        np.array([-2.0, -1.0, 2.0, 2.0, 5.0]),
+        np.array([5, 4, 3, 7, 1]),
     )
-    assert (edges.tolist(), drops.tolist()) == ([0, 1, 2, 4, 5], [-5, 1, 4, -1, 1])
-    assert narrow.tolist() == [2]
+    scale = np.array([0.3])
+    units, narrow = integral_losses(lower, upper, count, 1 / scale, np.array([-8.0]), np.array([9.0]))
+    rows = zip(lower.tolist(), upper.tolist(), count.tolist(), strict=True)
+    expected = sum(count * naive.bin_loss(low, high, 0.3, -2.4, 2.7) for low, high, count in rows if low != high)
+    assert units[0] * 0.3**3 / 12 == pytest.approx(expected, rel=1e-12)
+    assert narrow.tolist() == [3]
+
+
+@pytest.mark.parametrize("bins", [EDGES - 1, EDGES, EDGES + 1, 3 * EDGES + 2])
+def test_any_number_of_bins_is_summed(bins):
+    lower = np.arange(bins) * 1.0
+    units, _ = integral_losses(lower, lower + 1, np.full(bins, 2), np.array([0.5]), np.array([0.0]), np.array([1e9]))
+    assert units[0] * 8 / 12 == pytest.approx(
+        bins * 2 / 3
+    )  # all bins alike: (x - q)**2 from 0 to 1 about a multiple of 2
 
 
 @pytest.mark.parametrize("number", [1, 31, 32, 33, 64, 100])

@@ -7,7 +7,7 @@ that spans many cells tends to ``scale**2 / 12``; one that a clip end cuts is sp
 import numpy as np
 
 from calibrant.errors import DataError, EmptyDataError
-from calibrant.quantizers._kernels import density_edges, integral_losses
+from calibrant.quantizers._kernels import integral_losses
 from calibrant.quantizers.affine import Float64Array
 from calibrant.stats.histogram import Bins, LogLinearHistogram
 
@@ -51,8 +51,8 @@ def squared_errors(bins: Bins, scale: Float64Array, lowest: Float64Array, highes
         >>> squared_errors(bins, np.array([0.75]), np.array([-2.0]), np.array([1.0])).tolist()
         [0.0625]
     """
-    edges, drops, narrow = density_edges(*bins)
-    within = integral_losses(edges, drops, *map(_fill, (1.0 / scale, lowest, highest)))[: scale.size] * scale**3 / 12.0
+    units, narrow = integral_losses(*bins, *map(_fill, (1.0 / scale, lowest, highest)))
+    within = units[: scale.size] * scale**3 / 12.0
     few = Bins(bins.lower[narrow], bins.upper[narrow], bins.count[narrow])
     losses: Float64Array = within + few.count @ _mean_errors(few, scale, lowest, highest)
     return losses
