@@ -584,6 +584,29 @@ def test_scales_that_are_computed_or_wrong_are_refused(tmp_path: Path) -> None:
         convert(qdq.conv(data=(0.0, 0, TensorProto.INT8), bias_scale=0.1), tmp_path)
 
 
+def test_output_without_axes(tmp_path: Path) -> None:
+    graph = qdq.Qdq()
+    x = graph.pair("x", "x", 0.05, 3)
+    graph.node("Conv", [x, graph.stored("w", qdq.codes(3, 3, 1, 1), 0.01)], "c", "conv")
+    graph.node("ReduceMean", ["c"], "r", "mean", keepdims=0)
+    y = graph.pair("r", "r", 0.001)
+    codes = graph.quantize("z", "r", 0.002, 1)
+    outputs = [models.value(y, []), models.value(codes, [], TensorProto.INT8)]
+    proto = graph.model([models.value("x", ["N", 3, 8, 8])], outputs)
+    done = convert(proto, tmp_path)
+    assert done.report is not None
+    assert done.report.passed
+    assert sqnr_db(proto, done, image()) >= LEAST_DB
+
+
+def test_weight_beyond_float32_is_told(tmp_path: Path) -> None:
+    proto = qdq.conv(scales=np.full(4, 1e37, F), bias_scale=1.0)
+    with pytest.raises(
+        ModelError, match="no layer to quantize: 1 candidate refused; Conv 'conv': its weight holds NaN or infinity"
+    ):
+        convert(proto, tmp_path)
+
+
 def test_nothing_is_written_after_a_refusal(tmp_path: Path) -> None:
     build, _ = WIDE["int16"]
     with pytest.raises(ExportError):

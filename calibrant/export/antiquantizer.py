@@ -40,5 +40,5 @@ class AntiQuantizer:
 
     def values(self, data: Array) -> Array:
         """Return the float values of codes without the AscendQuant's offset."""
-        found: Array = (data.astype(np.float32, copy=False) + np.float32(self.shift)) * self.scale
+        found: Array = np.asarray((data.astype(np.float32, copy=False) + np.float32(self.shift)) * self.scale)
         return found.astype(np.float16) if self.half else found

@@ -55,7 +55,9 @@ class Quantizer:
             DataError: a value is NaN.
         """
         low, high = code_range(self.bits)
-        scaled: Array = np.rint(np.asarray(values, np.float32) * self.scale)
+        scaled: Array = np.asarray(
+            np.rint(np.asarray(values, np.float32) * self.scale)
+        )  # rint of one value is no array
         scaled += np.float32(self.offset)
         np.clip(scaled, low, high, out=scaled)
         if np.isnan(scaled).any():
@@ -66,7 +68,7 @@ class Quantizer:
 
     def stored(self, codes: Array) -> Array:
         """Return codes without their offset as the integers that a model hands out: with the offset, int8 or int16."""
-        return (codes + np.float32(self.offset)).astype(code_dtype(self.bits))
+        return np.asarray(codes + np.float32(self.offset), code_dtype(self.bits))
 
 
 @dataclass(frozen=True, eq=False)

@@ -93,7 +93,8 @@ class Grid:
         if not self.is_integer:
             return codes.astype(np.float32) * scale
         difference = codes.astype(np.int64) - zero_point
-        return (difference.astype(np.float32) * scale).astype(np.float32)
+        with np.errstate(over="ignore"):  # an infinite weight has its own reason to stay in float
+            return (difference.astype(np.float32) * scale).astype(np.float32)
 
     def quantize(self, values: Array) -> Int64Array:
         """Return the codes of values: divided, rounded half to even, moved and clipped."""
