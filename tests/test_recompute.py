@@ -10,6 +10,7 @@ from capturing import capture, prepare, table
 from test_capture import GROUPED, images
 
 from calibrant.errors import RunError
+from calibrant.ingest import writer
 from calibrant.ingest.capture import recompute_statistics
 from calibrant.ingest.model import load_prepared
 from calibrant.stats.events import no_progress
@@ -33,6 +34,20 @@ def test_tables_are_the_same_bit_for_bit(
     for name, frame in before.items():
         assert table(tmp_path, name).sort(pl_order(name)).equals(frame), name
     assert not [p for p in (tmp_path / "tables").iterdir() if p.name.startswith(".")]
+
+
+def test_the_parts_of_samples_are_named_as_those_of_a_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "SAMPLE_ROWS", 7)
+    capture(models.depthwise(3), [{"x": images(12)}], tmp_path, batch_size=2)
+    before, rows = sorted((tmp_path / "tables/samples").iterdir()), table(tmp_path, "samples")
+    recompute(tmp_path)
+    after = sorted((tmp_path / "tables/samples").iterdir())
+    assert [path.name for path in before] == [f"part-{i:05d}.parquet" for i in range(3)]
+    assert [path.name for path in after] == [
+        f"part-{i:05d}.parquet" for i in range(2)
+    ]  # each tensor's 12 rows come at once
+    order = ["tensor_id", "sample"]
+    assert table(tmp_path, "samples").sort(order).equals(rows.sort(order))
 
 
 def pl_order(name: str) -> list[str]:

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import polars as pl
+
 from calibrant.errors import RunError
 from calibrant.ingest.fold import TensorFold, statistics_tables, write_tables
 from calibrant.ingest.model import CapturedTensor, PreparedModel
@@ -21,7 +23,7 @@ from calibrant.stats.sample_rows import sample_frame
 def recompute_statistics(folder: Path, prepared: PreparedModel, progress: Progress) -> None:
     """Write tensors, histograms, extremes, channels, samples and weights anew; old tables stay until all are computed.
 
-    Memory: a row group for each of two threads, and the statistics.
+    Memory: 32 MB of activations (or one sample) for each of two threads, the statistics, and a tensor's rows of `samples`.
 
     Args:
         folder: the run folder, captured with keep raw.
@@ -32,20 +34,23 @@ def recompute_statistics(folder: Path, prepared: PreparedModel, progress: Progre
         RunError: only statistics were kept, a file is damaged, or the captures are of another model.
     """
     infos = {tensor.tensor_id: _checked_info(folder, tensor) for tensor in prepared.tensors}
-    scratches = ScratchPool(THREADS)
-    folds = []
+    scratches, folds = ScratchPool(THREADS), []
     with _replaced_folder(folder / "tables" / "samples") as samples_folder, ThreadPoolExecutor(THREADS) as pool:
         tasks = [
-            pool.submit(_fold_captures, folder, tensor, infos[tensor.tensor_id], samples_folder, scratches)
+            pool.submit(_fold_captures, folder, tensor, infos[tensor.tensor_id], scratches)
             for tensor in prepared.tensors
         ]
+        samples = SamplesWriter(samples_folder)
         try:
             for done, task in enumerate(tasks, 1):
-                folds.append(task.result())
+                fold, rows = task.result()
+                folds.append(fold)
+                samples.append([rows])
                 progress("stats", done, len(tasks))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+        samples.close()
         write_tables(statistics_tables(folds, prepared), folder)
 
 
@@ -59,18 +64,16 @@ def _checked_info(folder: Path, tensor: CapturedTensor) -> CaptureInfo:
 
 
 def _fold_captures(
-    folder: Path, tensor: CapturedTensor, info: CaptureInfo, samples_folder: Path, scratches: ScratchPool
-) -> TensorFold:
-    fold = TensorFold(tensor, info.sample_axis)
-    samples = SamplesWriter(samples_folder, f"part-{tensor.tensor_id:05d}")
-    scratch = scratches.take()
+    folder: Path, tensor: CapturedTensor, info: CaptureInfo, scratches: ScratchPool
+) -> tuple[TensorFold, pl.DataFrame]:
+    """Return the statistics of a tensor and its rows of the `samples` table."""
+    fold, scratch = TensorFold(tensor, info.sample_axis), scratches.take()
     try:
-        for numbers, values in read_capture_rows(folder, tensor.tensor_id):
-            samples.append([sample_frame([fold.fold(Rows(numbers.tolist(), values), scratch)])])
+        pages = read_capture_rows(folder, tensor.tensor_id)
+        rows = [fold.fold(Rows(numbers.tolist(), values), scratch) for numbers, values in pages]
     finally:
         scratches.give_back(scratch)
-    samples.close()
-    return fold
+    return fold, sample_frame(rows)
 
 
 @contextmanager

@@ -111,14 +111,15 @@ def _grown_axes(alone: Sequence[int], together: Sequence[int], count: int) -> li
     return [a for a in grown if all(together[k] == alone[k] for k in range(len(alone)) if k != a)]
 
 
-def _judge_rows(candidates: Sequence[Layout], together: Array, expected: Array) -> _Verdict:
+def _judge_rows(candidates: Sequence[Layout], together: Array, expected: Sequence[Array]) -> _Verdict:
     """Choose the layout whose rows are the expected ones, bit for bit, else the nearest."""
     verdicts = []
     for layout in candidates:
         rows = layout.split(together, len(expected))
-        if equal_bits(rows, expected):
+        if all(map(equal_bits, rows, expected)):
             return _Verdict(layout, has_equal_bits=True)
-        verdicts.append(_Verdict(layout, has_equal_bits=False, difference=_relative_difference(rows, expected)))
+        difference = _relative_difference(rows, np.stack(expected))
+        verdicts.append(_Verdict(layout, has_equal_bits=False, difference=difference))
     return min(verdicts, key=lambda verdict: verdict.difference)
 
 
@@ -133,7 +134,7 @@ def _judge(alone: Sequence[Array], together: Array) -> _Verdict:
     candidates = [Layout(Kind.SPLIT, axis, inner) for axis in axes for inner in (False, True)]
     if not candidates:
         return _Verdict(Layout(Kind.WHOLE), has_equal_bits=False)
-    return _judge_rows(candidates, together, np.stack(alone))
+    return _judge_rows(candidates, together, alone)
 
 
 def _repeated(samples: Sequence[Sample], count: int) -> list[Sample]:

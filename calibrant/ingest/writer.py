@@ -158,12 +158,10 @@ class SamplesWriter:
 
     Args:
         folder: where the parts go.
-        prefix: how their names begin; two writers into one folder need different ones.
     """
 
-    def __init__(self, folder: Path, prefix: str = "part") -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._prefix = prefix
         self._waiting: list[pl.DataFrame] = []
         self._rows = 0
         self._parts = 0
@@ -183,7 +181,7 @@ class SamplesWriter:
         if not self._rows:
             return
         rows = pl.concat(self._waiting).sort("tensor_id", "sample")
-        write_frame("samples", rows, self._folder / f"{self._prefix}-{self._parts:05d}.parquet")
+        write_frame("samples", rows, self._folder / f"part-{self._parts:05d}.parquet")
         self._waiting, self._rows, self._parts = [], 0, self._parts + 1
 
 
