@@ -160,16 +160,17 @@ def narrow_cell_losses(drops: Float64Array, lefts: Int64Array, rights: Int64Arra
     `drops` holds how much the density falls at each bin border, filled with zeros to a multiple of LANES.
     """
     losses, lanes = np.empty(lefts.size), np.empty(LANES)
+    rows = drops.reshape(-1, LANES)  # indices that are sums would be allowed to be negative, and gathered
     for i in range(lefts.size):
         width = (rights[i] + 1 - lefts[i]) / cells
         per_width, start = 1.0 / width, float(lefts[i])
         lanes[:] = 0.0
-        for j in range(0, drops.size, LANES):
+        for row in range(rows.shape[0]):
             for t in range(LANES):
-                position = (np.float64(j + t) - start) * per_width
+                position = (np.float64(row * LANES + t) - start) * per_width
                 cell = min(max(np.floor(position), 0.0), cells - 1.0)
                 distance = position - cell - 0.5
-                lanes[t] += drops[j + t] * (cell + 4.0 * distance * distance * distance)
+                lanes[t] += rows[row, t] * (cell + 4.0 * distance * distance * distance)
         losses[i] = lanes.sum() * width * width * width / 12.0
     return losses
 
