@@ -271,9 +271,7 @@ def _chosen(outputs: Sequence[str], output: str | None) -> tuple[str, ...]:
         return tuple(outputs)
     if output not in outputs:
         listed = ", ".join(f"'{name}'" for name in outputs)
-        message = (
-            f"--output-name: no output '{output}'{nearest(output, outputs)}; the model's outputs of numbers are {listed}"
-        )
+        message = f"--output-name: no output '{output}'{nearest(output, outputs)}; the model's outputs of numbers are {listed}"
         raise ConfigError(message)
     return (output,)
 
