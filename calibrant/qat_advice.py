@@ -143,7 +143,8 @@ class _Given:
         config = self.config
         if isinstance(config, RetrainJson):
             return tuple(config.layers)
-        return (*config.skip_layers, *config.quant_skip_layers, *(name for name, _ in config.override_layers))
+        skipped = (*config.skip_layers, *config.quant_skip_layers, *config.regular_prune_skip_layers)
+        return (*skipped, *(name for name, _ in config.override_layers))
 
     def resolved(
         self, rows: Sequence[LayerRow], nodes: "Mapping[str, ModelNode]"

@@ -540,6 +540,31 @@ def test_float16_model(tmp_path: Path) -> None:
     assert done.report.passed
 
 
+def inside_if() -> onnx.ModelProto:
+    """The layer and its pair stand in one branch of an If."""
+    inner = qdq.Qdq()
+    x = inner.pair("in", "x", 0.05, 3)
+    inner.node("Conv", [x, inner.stored("w", qdq.codes(3, 3, 1, 1), 0.01)], "c", "conv")
+    shape = ["N", 3, 8, 8]
+    then = helper.make_graph(inner.nodes, "then", [], [models.value("c", shape)], inner.tensors)
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["n"])], "else", [], [models.value("n", shape)])
+    graph = qdq.Qdq()
+    graph.node("If", ["flag"], "y", "if", then_branch=then, else_branch=other)
+    inputs = [models.value("x", shape), models.value("flag", [], TensorProto.BOOL)]
+    return graph.model(inputs, [models.value("y", shape)])
+
+
+def test_pairs_inside_an_if_need_its_condition(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"QuantizeLinear 'in_q' lies inside a subgraph; .*--fix-input"):
+        convert(inside_if(), tmp_path)
+    done = convert(inside_if(), tmp_path, fix_input={"flag": "true"})
+    assert row(done, "conv")["becomes"] == "int8"
+    feeds = image()
+    (wanted,) = models.run(inside_if(), feeds | {"flag": np.array(True)})
+    (got,) = models.run(done.files.fake_quant, feeds)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
 OPERATORS = {
     "QLinearConv": "holds quantized operators: 1 node of type QLinearConv .first 'op'.*quant_format=QuantFormat.QDQ",
     "ConvInteger": "holds quantized operators: 1 node of type ConvInteger",

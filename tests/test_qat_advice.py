@@ -295,6 +295,7 @@ def test_second_walk_finds_nothing_left(run: Path, tmp_path: Path) -> None:
 CFG = """# tuned by hand
 batch_num: 1
 quant_skip_layers: "/fc/Gem"
+regular_prune_skip_layers: "/stm/Conv"
 override_layer_configs {
   layer_name: "/stem/Conv"
   retrain_data_quant_config { ulq_quantize { clip_max_min { clip_max: 1000 clip_min: -2 } } }
@@ -311,6 +312,8 @@ def test_simple_configuration_in_and_out(run: Path, tmp_path: Path) -> None:
     reused = ["/body/body.0/Conv", "/body/body.0_1/Conv"]
     assert sorted(config.quant_skip_layers) == sorted(["/fc/Gem", *reused, *worst])
     assert one(advice.table, "keys", "/fc/Gem", "/fc/Gem")["proposed"] == "did you mean '/fc/Gemm'?"
+    assert one(advice.table, "keys", "/stm/Conv", "/stm/Conv")["proposed"] == "did you mean '/stem/Conv'?"
+    assert config.regular_prune_skip_layers == ("/stm/Conv",)
     assert any("comment (1)" in event.message for event in advice.events)
     again = advise_qat(tmp_path / "next.cfg", run, disable=0)
     assert again.table.filter(pl.col("edited")).is_empty()
