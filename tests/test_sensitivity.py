@@ -19,6 +19,7 @@ from calibrant.cli.app import app
 from calibrant.errors import ConfigError, DataError, LayerNotFoundError, RunError
 from calibrant.export import memory_session
 from calibrant.export.files import export_files
+from calibrant.export.metrics import METRICS
 from calibrant.layer_views import isolated, study
 from calibrant.layer_views.whole import WholeModel
 from calibrant.sensitivity import VIEWS, ranking, sensitivity, worst_first
@@ -607,3 +608,21 @@ def test_data_that_does_not_fit_is_refused_by_the_command(tmp_path: Path) -> Non
         command(run.path, "--data", tmp_path / "wrong.npz")
     with pytest.raises(RunError, match="no such folder"):
         command(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (models.normal(3, 4), models.normal(3, 4, seed=1)),
+        (np.zeros((2, 2), np.float32), np.ones((2, 2), np.float32)),
+        (np.ones((2, 2), np.float32), np.zeros((2, 2), np.float32)),
+        (np.zeros((2, 2), np.float32), np.zeros((2, 2), np.float32)),
+        (np.float16([1, 2]), np.float16([1, 2.5])),
+        (np.float32([1, np.inf]), np.float32([1, 3])),
+        (np.float32([]), np.float32([])),
+    ],
+    ids=["normal", "zero reference", "zero output", "zeros", "float16", "infinite", "empty"],
+)  # fmt: skip
+def test_terms_taken_together_are_those_of_each_metric(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    each = [METRICS[name].per_sample(*pair, None) for name in isolated.ISOLATED_METRICS]
+    np.testing.assert_equal(isolated.sample_terms(*pair), tuple(each))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from calibrant.export.isolated import IsolatedLayer, data_tensors, open_isolated
-from calibrant.export.metrics import METRICS, Array, Terms
+from calibrant.export.metrics import METRICS, Array, Terms, cosine, power_and_noise
 from calibrant.export.partial import QuantizedParts
 from calibrant.ingest.batches import Batch
 from calibrant.ingest.layers import Layer
@@ -30,6 +30,20 @@ class LayerData(Protocol):
         """Yield samples of all these layers' data."""
 
 
+def sample_terms(reference: Array, output: Array) -> tuple[Terms, ...]:
+    """Return the terms of `ISOLATED_METRICS` of one sample: what each metric's own `per_sample` gives, in two passes instead of four.
+
+    Example:
+        >>> import numpy as np
+        >>> sample_terms(np.float32([3, 4]), np.float32([3, 4]))
+        ((25.0, 0.0), (1.0,), (0.0,), (1.0,))
+    """
+    power, noise = power_and_noise(reference, output)
+    angle = cosine(reference, output)
+    alike = 1.0 if not reference.any() else 0.5 + 0.5 * angle if output.any() else 0.0
+    return (power, noise), (angle,), (noise / max(reference.size, 1),), (alike,)
+
+
 class _Terms:
     """Terms of each metric, collected sample by sample."""
 
@@ -38,9 +52,9 @@ class _Terms:
         self._terms: list[list[Terms]] = [[] for _ in _CHOSEN]
 
     def add(self, data: Data) -> None:
-        pair = self._alone.outputs(data)
-        for metric, terms in zip(_CHOSEN, self._terms, strict=True):
-            terms.append(metric.per_sample(*pair, None))
+        found = sample_terms(*self._alone.outputs(data))
+        for one, terms in zip(found, self._terms, strict=True):
+            terms.append(one)
 
     def measurements(self) -> list[Measurement]:
         return [of_metric(metric, terms) for metric, terms in zip(_CHOSEN, self._terms, strict=True)]
