@@ -27,7 +27,7 @@ from calibrant.suggest.suggestion import Suggestion, Suggestions, suggested_text
 
 LEAST_SHARE: Final = 0.01  # of the summed noise of all layers; below it a layer is not worth a line in a configuration
 LEAST_GAIN: Final = 0.8  # of its noise before is the most that a remedy may leave: 1 dB
-SKIP_GAIN_DB: Final = 1.0  # of the whole model's output that a layer in float must give
+SKIP_GAIN_DB: Final = 0.5  # of the whole model's output that a layer in float must give
 ENOUGH_DB: Final = 40.0  # output SQNR from which no layer is left in float
 MISSES: Final = 3  # layers that gave too little before the search for more to leave in float ends
 
