@@ -50,7 +50,7 @@ def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
         help="folder of .npz samples of the same names [CALIBRANT_BENCH_DATA; beside the models]",
     )
     parser.add_argument(
-        "--docs", type=Path, help="put the figures that have a bar into this document, between its marks"
+        "--docs", type=Path, help="put the figures that have a bar into the table of this document; other rows stay"
     )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the figures")
     return parser.parse_args(argv)

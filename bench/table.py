@@ -107,17 +107,24 @@ def save(outcomes: Sequence[Outcome], size: float, folder: Path) -> Path:
 
 
 def refresh(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Put the figures that have a bar between the two marks of a document.
+    """Put the figures that have a bar between the two marks of a document; rows of cases that were not measured stay.
 
     Raises:
         ValueError: it has no marks.
     """
     text = path.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    old, end, after = rest.partition(END)
     if not begin or not end:
         message = f"{path.name}: no lines '{BEGIN}' and '{END}' to put the table between"
         raise ValueError(message)
+    kept = {_key(row): row for row in old.splitlines() if row.startswith("| ") and row not in SHORT}
+    kept |= {_key(row): row for row in short_rows(outcomes)}
     about = ", ".join(f"{name} {value}" for name, value in machine().items())
-    table = "\n".join([SHORT, *short_rows(outcomes)])
+    table = "\n".join([SHORT, *kept.values()])
     path.write_text(f"{before}{BEGIN}\n{about}\n\n{table}\n{END}{after}", encoding="utf-8")
+
+
+def _key(row: str) -> tuple[str, ...]:
+    """Return case and figure of a row."""
+    return tuple(row.split(" | ")[:2])

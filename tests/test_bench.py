@@ -112,11 +112,17 @@ def test_a_row_has_median_spread_bar_and_floor(bench, outcome):
 
 def test_the_table_of_a_document_is_put_between_its_marks(bench, outcome, tmp_path):
     table, path = bench["table"], tmp_path / "performance.md"
-    path.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    rows = (
+        "| family/case | times np.max | 9 x ± 1% | <= 2 | NO |\n| other/case | times np.max | 1 x ± 1% | <= 2 | yes |"
+    )
+    path.write_text(f"before\n{table.BEGIN}\nold\n{table.SHORT}\n{rows}\n{table.END}\nafter\n")
     table.refresh([outcome], path)
     lines = path.read_text().splitlines()
     assert (lines[0], lines[-1]) == ("before", "after")
     assert "| family/case | times np.max | 3 x ± 17% | <= 2 | NO |" in lines
+    assert lines[-3] == "| other/case | times np.max | 1 x ± 1% | <= 2 | yes |"  # was not measured
+    assert sum("family/case" in line for line in lines) == 1
+    assert sum(line.startswith("| case |") for line in lines) == 1
     assert "old" not in lines
     assert not any("milliseconds" in line for line in lines)  # no bar
     (tmp_path / "empty.md").write_text("nothing\n")
