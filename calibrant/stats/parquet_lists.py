@@ -11,9 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 MAGIC: Final = b"PAR1"
 _BYTES, _I32, _I64, _LIST, _STRUCT = 8, 5, 6, 9, 12  # types of the compact protocol
 _INT64, _FLOAT, _FIXED = 2, 4, 7  # physical types of Parquet
@@ -197,8 +194,3 @@ def footer(columns: Sequence[Column], groups: Sequence[RowGroup], metadata: dict
         ]
     )  # fmt: skip
     return described + struct.pack("<I", len(described)) + MAGIC
-
-
-def plain_bytes(array: npt.NDArray[np.generic]) -> memoryview:
-    """Return the memory of a contiguous little-endian array as a page holds it."""
-    return array.reshape(-1).view(np.uint8).data
