@@ -35,7 +35,7 @@ class Inverted(nn.Module):
 class DepthwiseNet(nn.Module):
     """A convolution, inverted residuals with depthwise filters, a Linear."""
 
-    def __init__(self, width: int = 8, blocks: int = 2) -> None:
+    def __init__(self, width: int = 6, blocks: int = 2) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU6())
         first = [Inverted(width, width) for _ in range(blocks)]
@@ -47,7 +47,9 @@ class DepthwiseNet(nn.Module):
         return self.head(self.blocks(self.stem(images)).mean((2, 3)))
 
 
-def train(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epochs: int, rate: float, seed: int = 0) -> None:
+def train(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epochs: int, rate: float, seed: int = 0
+) -> None:
     """Train with Adam and a one-cycle rate."""
     generator = torch.Generator().manual_seed(seed)
     steps = epochs * -(-len(images) // 64)

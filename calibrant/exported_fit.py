@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 def quantized_layers(run: Run, prepared: PreparedModel, fit: str) -> list[QuantizedLayer]:
     """Join the layers that are quantized with their data with their scales of one fit, in topological order."""
     parameters, balance = run.read("quant_params").filter(fit=fit), run.read("balance").filter(fit=fit)
-    found, half = fitted_layers(prepared, parameters, balance), fit_configuration(run, fit).fakequant_precision_mode == FORCED
+    found, half = (
+        fitted_layers(prepared, parameters, balance),
+        fit_configuration(run, fit).fakequant_precision_mode == FORCED,
+    )
     return [replace(layer, half_factors=True) for layer in found] if half else found
 
 

@@ -100,7 +100,7 @@ def save_quant_retrain_model(
     source = _write_float(plain, place, input_data, names, trained)
     feeds = _named_feeds(source, sample_feeds(input_data)) if data is None else data
     captured = _captured(source, feeds, Path(_run_folder(place) if run is None else run), progress)
-    events = _fit(captured, source, read_retrain_json(os.fspath(config_file)), trained, resolved.events)
+    events = _fit(captured, read_retrain_json(os.fspath(config_file)), trained, resolved.events)
     say(events, notice)
     return _export(captured, place, Path(record_file), progress)
 
@@ -155,20 +155,15 @@ def _captured(model: Path, data: "Data", folder: Path, progress: Progress) -> Ru
     return capture(model, data, run=folder, restart=True, progress=progress)
 
 
-def _fit(
-    run: Run, source: Path, config: Any, trained: Sequence["TrainedLayer"], said: Iterable[Event]
-) -> tuple[Event, ...]:
+def _fit(run: Run, config: Any, trained: Sequence["TrainedLayer"], said: Iterable[Event]) -> tuple[Event, ...]:
     """Write the learned scales into the run; return what a person should know."""
     import hashlib
 
-    from calibrant.ingest.model import prepare_model
-    from calibrant.ingest.passes.batch_norm import fusion_factors
     from calibrant.proto.retrain_json import format_retrain_json
     from calibrant.quantizers.half_factors import FORCED
     from calibrant.trained_fit import trained_fit
 
-    factors = fusion_factors(prepare_model(source, do_fusion=False).model.graph)
-    found = trained_fit(run, FIT, trained, factors, half=config.fakequant_precision_mode == FORCED)
+    found = trained_fit(run, FIT, trained, half=config.fakequant_precision_mode == FORCED)
     run.replace_fit(FIT, found.frames)
     run.replace_events(["fit"], FIT, [*said, *found.events])
     text = config.text or format_retrain_json(config)

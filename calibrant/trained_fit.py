@@ -48,23 +48,21 @@ class TrainedFit:
     events: tuple[Event, ...]
 
 
-def trained_fit(
-    run: Run, name: str, trained: Sequence["TrainedLayer"], factors: Mapping[str, FloatArray], *, half: bool = False
-) -> TrainedFit:
+def trained_fit(run: Run, name: str, trained: Sequence["TrainedLayer"], *, half: bool = False) -> TrainedFit:
     """Write what training found as rows of a run.
 
-    A BatchNormalization that was folded into a weight multiplies its scales by ``|gamma| / sqrt(var + eps)``; one scale becomes one an
-    output channel then (docs/algorithms.md 7).
+    A BatchNormalization that was folded into a weight, by the exporter or by this package, multiplies its scales by
+    ``|gamma| / sqrt(var + eps)``; one scale becomes one an output channel then (docs/algorithms.md 7). The factor is read off the
+    weight, so that it does not matter who folded.
 
     Args:
         run: a run of the trained model in float.
         name: of the fit.
         trained: the layers by their names in the run.
-        factors: layer -> what its output channels were multiplied by, where something was folded into it.
         half: whether the steps of the data are rounded to float16 (``FORCE_FP16_QUANT``).
 
     Raises:
-        ExportError: none of the layers can be quantized in the exported model; says why.
+        ExportError: none of the layers can be quantized in the exported model, or the exporter changed a weight; says why.
         RangeError: a bias leaves int32 at every scale; names the layer.
     """
     rows = {row.layer: row for row in layer_rows(run.read("layers"))}
@@ -78,7 +76,7 @@ def trained_fit(
         raise ExportError(message)
     plan = resolve_plan(QuantConfig(), list(rows.values()))
     plans = tuple(_planned(row, by_name.get(row.layer), rows[row.layer]) for row in plan.rows)
-    fits, events = _fits(run, name, [row for row in plans if row.enabled], by_name, rows, factors, half=half)
+    fits, events = _fits(run, name, [row for row in plans if row.enabled], by_name, rows, half=half)
     frames = {
         "plan": replace(plan, rows=plans).frame(name),
         "search": search_frame(fits),
@@ -117,7 +115,6 @@ def _fits(
     plans: Sequence[LayerPlan],
     trained: Mapping[str, "TrainedLayer"],
     rows: Mapping[str, LayerRow],
-    factors: Mapping[str, FloatArray],
     *,
     half: bool,
 ) -> tuple[Fits, list[Event]]:
@@ -131,8 +128,8 @@ def _fits(
     for plan in apart:
         key, learned = data_key(plan), trained[plan.layer].data
         data[key] = _data_fit(statistics, key[0], half_fit(learned) if half else learned)
-        weight = _weight_rows(parameters, rows[plan.layer])
-        fit, turned = folded_fit(trained[plan.layer].weight, weight, factors.get(plan.layer))
+        weight, before = _weight_rows(parameters, rows[plan.layer], trained[plan.layer].values)
+        fit, turned = folded_fit(trained[plan.layer].weight, weight, folded_factor(plan.layer, before, weight))
         events += [Event("fit", "warn", turned, plan.layer)] if turned else []
         weights[plan.layer_id] = _weight_fit(parameters, rows[plan.layer], weight, fit, data[key].fit)
     return Fits(name, apart, {}, {}, data, weights), events
@@ -143,8 +140,40 @@ def _data_fit(statistics: RunStatistics, tensor_id: int, fit: Fit) -> DataFit:
     return DataFit(fit, data_quality(histogram, fit), floored_data(statistics.name(tensor_id), histogram, fit))
 
 
-def _weight_rows(parameters: Parameters, row: LayerRow) -> FloatArray:
-    return channels_first(parameters.value(row.weight or ""), row.op_type, row.groups)
+def _weight_rows(parameters: Parameters, row: LayerRow, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the exported weight and the trained one, both with one row an output channel."""
+    kind = "ConvTranspose" if row.op_type == "ConvTranspose" else "Conv"  # PyTorch lays a Linear out as a convolution
+    return channels_first(parameters.value(row.weight or ""), row.op_type, row.groups), channels_first(
+        values, kind, row.groups
+    )
+
+
+def folded_factor(layer: str, before: FloatArray, after: FloatArray) -> FloatArray | None:
+    """Return what each output channel of a weight was multiplied by, float64 of shape (C,); None where nothing changed.
+
+    Args:
+        layer: its name, for the error.
+        before: the weight as it was trained, one row an output channel.
+        after: the same as it was exported.
+
+    Raises:
+        ExportError: it was changed by more than a factor a channel.
+
+    Example:
+        >>> folded_factor("conv", np.float32([[1, 2], [0, 0]]), np.float32([[-2, -4], [0, 0]])).tolist()
+        [-2.0, 1.0]
+    """
+    if np.array_equal(before, after):
+        return None
+    if before.shape == after.shape:
+        first, second = before.astype(np.float64), after.astype(np.float64)
+        size = (first**2).sum(axis=1)
+        factor: FloatArray = np.where(size > 0, (first * second).sum(axis=1) / np.where(size > 0, size, 1), 1)
+        off = np.abs(second - first * factor[:, np.newaxis]).max(axis=1)
+        if np.all(off <= 1e-5 * np.abs(second).max(axis=1)):  # float32 rounds each product once
+            return factor
+    message = f"layer '{layer}': its exported weight is no multiple of the trained one, channel by channel; leave the layer in float"
+    raise ExportError(message)
 
 
 def _weight_fit(parameters: Parameters, row: LayerRow, weight: FloatArray, fit: Fit, data: Fit) -> WeightFit:

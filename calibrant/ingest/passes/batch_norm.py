@@ -45,27 +45,6 @@ def fuse_batch_norm(model: ir.Model, *, skip: Sequence[str] = ()) -> list[Event]
     return events + _left(model.graph)
 
 
-def fusion_factors(graph: ir.Graph) -> dict[str, Array]:
-    """Return what `fuse_batch_norm` multiplies each output channel of a weight by, for the convolutions that it fuses.
-
-    Args:
-        graph: normalised, not fused yet.
-
-    Returns:
-        Layer name -> float64 of shape (C,); negative where BatchNormalization turns the sign.
-    """
-    pairs = ((node, _pair(node)) for node in graph)
-    return {
-        str(node.name): pair.chain.scale_and_bias(np.zeros(_outputs(node)))[0]
-        for node, pair in pairs
-        if pair is not None
-    }
-
-
-def _outputs(conv: ir.Node) -> int:
-    return channels(conv, conv.inputs[1])[0] or 0
-
-
 def _left(graph: ir.Graph) -> list[Event]:
     left = [node for node in graph if node.op_type == "BatchNormalization" and not node.domain]
     if not left:

@@ -105,9 +105,8 @@ class DataQuantizer(nn.Module):
         Raises:
             RangeError: the ends are not finite or in the wrong order.
         """
-        self._mend()
-        options = UlqOptions(self.settings.bits, self.settings.asymmetric)
-        return fit_ulq(float(self.clip_max.detach()), float(self.clip_min.detach()), options)
+        high, low = self._mended()
+        return fit_ulq(float(high), float(low), UlqOptions(self.settings.bits, self.settings.asymmetric))
 
     def scale(self) -> Tensor:
         """Return the step of the learned range, float32 of shape ()."""
@@ -164,16 +163,27 @@ class DataQuantizer(nn.Module):
         self.clip_max.copy_(ends[0])
         self.clip_min.copy_(ends[1])
 
+    def _mended(self) -> tuple[Tensor, Tensor]:
+        """Return the ends, with a step taken back that turned them round or moved one across zero."""
+        high = self.clip_max.detach()
+        low = torch.zeros_like(high) if self.settings.fixed_min else self.clip_min.detach()
+        crossed = high <= low
+        return (
+            torch.where(crossed | (high < 0), self.clip_max_pre, high),
+            torch.where(crossed | (low > 0), self.clip_min_pre, low),
+        )
+
     @torch.no_grad()
     def _mend(self) -> None:
-        """Take back a step that turned the ends round or moved one across zero; remember the ends that hold."""
-        if self.settings.fixed_min:
-            self.clip_min.zero_()
-        crossed = self.clip_max <= self.clip_min
-        self.clip_max.copy_(torch.where(crossed | (self.clip_max < 0), self.clip_max_pre, self.clip_max))
-        self.clip_min.copy_(torch.where(crossed | (self.clip_min > 0), self.clip_min_pre, self.clip_min))
-        self.clip_max_pre.copy_(self.clip_max)
-        self.clip_min_pre.copy_(self.clip_min)
+        """Let the mended ends hold, and remember them."""
+        high, low = self._mended()
+        for kept, end in (
+            (self.clip_max, high),
+            (self.clip_max_pre, high),
+            (self.clip_min, low),
+            (self.clip_min_pre, low),
+        ):
+            kept.copy_(end)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return what a state dict holds besides the ends: how far the first batches are, and their histogram."""

@@ -97,7 +97,7 @@ def write_onnx(
     PyTorch's tracing exporter writes opset 16, as AMCT does; where a PyTorch has it no more or it fails, the newer one writes opset 18.
 
     Args:
-        model: float, in evaluation mode, on the CPU.
+        model: float, in evaluation mode, on the CPU; a copy, which may get biases of zeros.
         path: the file.
         input_data: a tensor, or a tuple of the arguments of ``forward``.
         input_names: names of the model's inputs, or None.
@@ -122,6 +122,13 @@ def write_onnx(
             except Exception as exported:
                 message = f"the model cannot be written as ONNX: {first_line(traced)}; with the newer exporter: {first_line(exported)}"
                 raise ModelError(message) from exported
+
+
+def _give_biases(model: nn.Module) -> None:
+    """Give convolutions without a bias one of zeros: the newer exporter would compute it, and no layer has a computed bias."""
+    for layer in model.modules():
+        if isinstance(layer, nn.modules.conv._ConvNd) and layer.bias is None:
+            layer.bias = nn.Parameter(torch.zeros(layer.out_channels, dtype=layer.weight.dtype))
 
 
 @contextmanager
