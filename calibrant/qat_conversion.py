@@ -55,6 +55,7 @@ def convert_qat(
     data: "Data | None" = None,
     samples: int = FEEDS,
     fix_input: Mapping[str, str | int | float] | None = None,
+    do_fusion: bool = False,
     matmul_per_channel: bool = False,
     notice: Notice | None = None,
     progress: Progress = no_progress,
@@ -69,6 +70,8 @@ def convert_qat(
         data: samples to verify on; without them random ones are made where all sizes but the batch are known.
         samples: how many samples are used, from the first.
         fix_input: inputs to turn into constants.
+        do_fusion: fuse BatchNormalization (and a Div, Mul or Add of constants beside it) into the convolution before it: each weight
+            scale is multiplied by the factor of its channel, as AMCT does for trained models. By default it stays, and scales too.
         matmul_per_channel: take one weight scale an output column of Gemm and MatMul, which AMCT does not know; otherwise such
             layers stay in float.
         notice: called with each event.
@@ -91,7 +94,7 @@ def convert_qat(
     from calibrant.ingest.qdq.prepare import prepare_qdq_model
 
     fixed = {name: str(value) for name, value in (fix_input or {}).items()}
-    source = prepare_qdq_model(Path(model), fix_input=fixed)
+    source = prepare_qdq_model(Path(model), fix_input=fixed, do_fusion=do_fusion)
     found = qdq_export(source, matmul_per_channel=matmul_per_channel)
     events = [*source.prepared.events, *found.events, *_summary(found)]
     if notice is not None:
@@ -100,7 +103,12 @@ def convert_qat(
     _require_something(found)
     feeds = _feeds(source, data, samples)
     files = write_export(
-        source.prepared, found.layers, os.fspath(prefix), _config(source, found), found.tensors, outputs=found.outputs
+        source.prepared,
+        found.layers,
+        os.fspath(prefix),
+        _config(source, found, do_fusion=do_fusion),
+        found.tensors,
+        outputs=found.outputs,
     )
     judged = _judge(Path(model), fixed, source, found, files, feeds, progress)
     if notice is not None:
@@ -171,12 +179,14 @@ def _require_something(found: "QdqExport") -> None:
     raise ExportError(message)
 
 
-def _config(source: "QdqModel", found: "QdqExport") -> str:
+def _config(source: "QdqModel", found: "QdqExport", *, do_fusion: bool) -> str:
+    from calibrant.export.record_layers import kept_apart
     from calibrant.given_scales import given_config_text
 
     kinds = {str(node.name): node.op_type for node in source.prepared.model.graph if not node.domain}
     named = [tensor for tensor in found.tensors if kinds.get(tensor.node) in ("Add", "MaxPool")]
-    return given_config_text(source.prepared, found.layers, named, do_fusion=False, skips=())
+    skips = tuple(sorted(kept_apart(source.prepared))) if do_fusion else ()
+    return given_config_text(source.prepared, found.layers, named, do_fusion=do_fusion, skips=skips)
 
 
 def _feeds(source: "QdqModel", data: "Data | None", samples: int) -> Feeds:

@@ -493,6 +493,73 @@ def test_half_a_pair_stays_in_float(tmp_path: Path) -> None:
     assert sqnr_db(proto, done, image()) >= LEAST_DB
 
 
+def normed(gamma: np.ndarray, *, low: int = -127, between: str | None = None, pair: bool = False) -> onnx.ModelProto:
+    """x -> pair -> Conv 'conv' [-> Div 'div' by a constant] [-> pair] -> BatchNormalization 'bn' -> y."""
+    graph = qdq.Qdq()
+    x = graph.pair("x", "x", 0.05, 3)
+    values = qdq.codes(4, 3, 3, 3, low=low)
+    values.reshape(-1)[0] = low
+    graph.node(
+        "Conv",
+        [x, graph.stored("w", values, 0.01), graph.stored("b", qdq.codes(4), F(0.05) * F(0.01), 0, TensorProto.INT32)],
+        "c",
+        "conv",
+    )
+    value = "c"
+    if between is not None:
+        graph.constant("d", np.array([0.5, 2, 4, 8], F).reshape(1, 4, 1, 1))
+        value = graph.node(between, [value, "d"], "divided", "div")
+    if pair:
+        value = graph.pair("c2", value, 0.3137)  # no half of it is a sum of products
+    for name, array in models.batch_norm_parameters(4).items():
+        graph.constant(name, gamma.astype(F) if name == "gamma" else array)
+    graph.node("BatchNormalization", [value, "gamma", "beta", "mean", "var"], "y", "bn", epsilon=1e-3)
+    return graph.model([models.value("x", ["N", 3, 8, 8])], [models.value("y", ["N", 4, 6, 6])])
+
+
+GAMMA = np.array([0.5, -1.5, 0, 2], F)
+
+
+def test_batch_norm_stays_by_default(tmp_path: Path) -> None:
+    done = convert(normed(GAMMA), tmp_path)
+    assert exporting.read_record(done.files.record)["conv"]["scale_w"] == [F(0.01)]
+    assert sqnr_db(normed(GAMMA), done, image()) >= LEAST_DB
+
+
+@pytest.mark.parametrize("between", [None, "Div"])
+def test_fused_batch_norm_multiplies_the_scales(tmp_path: Path, between: str | None) -> None:
+    proto = normed(GAMMA, between=between)
+    done = convert(proto, tmp_path, do_fusion=True)
+    divisor = np.array([0.5, 2, 4, 8]) if between else np.ones(4)
+    factor = GAMMA / np.sqrt(models.batch_norm_parameters(4)["var"].astype(np.float64) + 1e-3) / divisor
+    scales = np.array(exporting.read_record(done.files.record)["conv"]["scale_w"])
+    np.testing.assert_allclose(scales, np.where(factor == 0, 0.01, 0.01 * np.abs(factor)), rtol=1e-6)
+    codes = qdq.codes(4, 3, 3, 3, low=-127)
+    codes.reshape(-1)[0] = -127
+    stored = next(array for array in initializers(done.files.deploy).values() if array.dtype == np.int8)
+    np.testing.assert_array_equal(stored, codes * np.sign(factor).reshape(4, 1, 1, 1))
+    assert [node.op_type for node in onnx.load(done.files.deploy).graph.node] == [
+        "AscendQuant",
+        "Conv",
+        "AscendDequant",
+    ]
+    assert sqnr_db(proto, done, image()) >= LEAST_DB
+    assert json.loads(done.files.config.read_text())["do_fusion"] is True
+
+
+@pytest.mark.parametrize(
+    ("low", "pair", "reason"),
+    [(-128, False, "it turns signs, and the weight has codes of -128"), (-127, True, "a pair stands before it")],
+)
+def test_batch_norm_that_cannot_be_fused_stays(tmp_path: Path, low: int, pair: bool, reason: str) -> None:
+    proto = normed(GAMMA, low=low, pair=pair)
+    done = convert(proto, tmp_path, do_fusion=True)
+    assert any(event.layer == "conv" and reason in event.message for event in done.events)
+    assert exporting.read_record(done.files.record)["conv"]["scale_w"] == [F(0.01)]
+    assert json.loads(done.files.config.read_text())["skip_fusion_layers"] == ["conv"]
+    assert sqnr_db(proto, done, image()) >= LEAST_DB
+
+
 def test_average_pool_is_a_layer(tmp_path: Path) -> None:
     graph = qdq.Qdq()
     x = graph.pair("x", "x", 0.05, 3)

@@ -37,6 +37,10 @@ def convert_qat(
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="How many samples to verify on.")] = 4,
     fix_input: FixInput = None,
+    do_fusion: Annotated[
+        bool,
+        typer.Option("--do-fusion", help="Fuse BatchNormalization; it moves the weight scales. [default: leave it]"),
+    ] = False,
     matmul_per_channel: MatmulPerChannel = False,
     form: TableFormat = "table",
     output: Output = None,
@@ -51,7 +55,7 @@ def convert_qat(
     with progress_bar() as progress:
         done = qat_conversion.convert_qat(
             model, prefix=prefix, data=data, samples=samples, fix_input=fixed_inputs(fix_input),
-            matmul_per_channel=matmul_per_channel, progress=progress,
+            do_fusion=do_fusion, matmul_per_channel=matmul_per_channel, progress=progress,
             notice=lambda event: print_note(event.severity, event.layer, event.message),
         )  # fmt: skip
     print_frame(done.layers, form, output)

@@ -124,7 +124,7 @@ class _Builder:
             raise _RefusedError(reason)
         scale = scales.scale
         if scale.ndim == 0:
-            return scale.reshape(1)
+            return self._fused(layer, scale.reshape(1))
         if layer.op_type == "Gemm" and self._was_transposed(layer, scale):
             scale = scale.T
         rows = channels_first(scale, layer.op_type, layer.groups)
@@ -133,11 +133,18 @@ class _Builder:
             raise _RefusedError(message)
         columns = np.ascontiguousarray(rows[:, 0])
         if layer.op_type not in _MATRICES or self.matmul_per_channel:
-            return columns
+            return self._fused(layer, columns)
         if np.all(columns == columns[0]):
             return columns[:1]
         message = f"its weight has {columns.size} scales, and AMCT knows one a {layer.op_type}; --matmul-per-channel takes them"
         raise _RefusedError(message)
+
+    def _fused(self, layer: Layer, scale: Float32Array) -> Float32Array:
+        """Multiply scales by what a fused BatchNormalization did to each channel; a channel that it made zero keeps its scale."""
+        factors = self.stripped.factors.get(layer.name)
+        if factors is None:
+            return scale
+        return np.where(factors == 0, scale, (scale * np.abs(factors)).astype(np.float32))
 
     def _was_transposed(self, layer: Layer, scale: Float32Array) -> bool:
         """Whether the weight was stored with transB = 1; the prepared model holds it as [K, N]."""
@@ -179,6 +186,8 @@ class _Builder:
         return replace(quantized, bias_codes=whole), "kept"
 
     def _stored_bias(self, layer: Layer) -> BiasCodes | None:
+        if layer.name in self.stripped.factors:
+            return None
         slots = [(layer.name, 2)] if layer.bias_node is None else [(layer.bias_node, 0), (layer.bias_node, 1)]
         return next((self.stripped.biases[slot] for slot in slots if slot in self.stripped.biases), None)
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from calibrant.ingest.describe import SOURCE_HASH, describe_model
 from calibrant.ingest.passes import cleanup, fix_input, names, parameters
 from calibrant.ingest.prepared import PreparedModel
+from calibrant.ingest.qdq.fuse import fuse_norms
 from calibrant.ingest.qdq.operators import refuse_operators
 from calibrant.ingest.qdq.strip import Stripped, strip_pairs
 from calibrant.ingest.source import hash_model, read_model, reading
@@ -28,14 +29,13 @@ class QdqModel(NamedTuple):
     stripped: Stripped
 
 
-def prepare_qdq_model(path: Path, *, fix_input: Mapping[str, str] | None = None) -> QdqModel:
+def prepare_qdq_model(path: Path, *, fix_input: Mapping[str, str] | None = None, do_fusion: bool = False) -> QdqModel:
     """Read a model that was quantized elsewhere and take its pairs out.
-
-    BatchNormalization is not fused: that would move the scales of the weights before it.
 
     Args:
         path: the .onnx file; external data lies beside it.
         fix_input: input name -> text of the value it is fixed at.
+        do_fusion: whether to fuse BatchNormalization, which moves the scales of the weights before it.
 
     Raises:
         ModelError: the file is no such model, holds quantized operators, or nothing in it can be quantized on Ascend.
@@ -43,13 +43,13 @@ def prepare_qdq_model(path: Path, *, fix_input: Mapping[str, str] | None = None)
     with reading(path):
         model = read_model(path)
         source_hash = hash_model(path, model)
-        events, stripped = _normalise(model, fix_input or {})
+        events, stripped = _normalise(model, fix_input or {}, do_fusion=do_fusion)
         model.metadata_props[SOURCE_HASH] = source_hash
         prepared, found = describe_model(model)
     return QdqModel(replace(prepared, events=(*events, *stripped.events, *found)), stripped)
 
 
-def _normalise(model: ir.Model, fixed: Mapping[str, str]) -> tuple[list[Event], Stripped]:
+def _normalise(model: ir.Model, fixed: Mapping[str, str], *, do_fusion: bool) -> tuple[list[Event], Stripped]:
     cleanup.inline_functions(model)
     names.name_nodes(model)
     cleanup.lift_constants(model)
@@ -62,6 +62,8 @@ def _normalise(model: ir.Model, fixed: Mapping[str, str]) -> tuple[list[Event], 
     cleanup.remove_unused(model)
     cleanup.infer_shapes(model)
     events += parameters.own_parameters(model)
+    if do_fusion:
+        events += fuse_norms(model, stripped)
     parameters.normalise_products(model)
     cleanup.remove_unused(model)
     return events, stripped

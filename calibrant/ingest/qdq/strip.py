@@ -32,6 +32,7 @@ class Stripped:
         biases: int32 codes on each input.
         refused: why no int8 data stands on an input that the source quantizes, by input.
         transposed: Gemm layers whose weight is stored with transB = 1, as `weights` describes it.
+        factors: what BatchNormalization multiplied each output channel of a weight by, where it was fused, by layer name.
         outputs: Identity nodes before outputs of the model that are codes: their grids.
         events: what a person should know.
     """
@@ -42,6 +43,7 @@ class Stripped:
     biases: dict[Slot, BiasCodes] = field(default_factory=dict)
     refused: dict[Slot, str] = field(default_factory=dict)
     transposed: set[str] = field(default_factory=set)
+    factors: dict[str, Array] = field(default_factory=dict)
     outputs: dict[str, DataGrid] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
 
