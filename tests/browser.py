@@ -2,12 +2,14 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import TimeoutException
+from selenium.webdriver.support.wait import WebDriverWait
 
 SCREENSHOTS = Path(__file__).resolve().parents[1] / "build" / "browser"
 _ARGUMENTS = (
@@ -83,8 +85,20 @@ class Page:
         """The layers of the table, in its order."""
         return list(self.run("return [...document.querySelectorAll('#body tr')].map((row) => row.dataset.row)"))  # type: ignore[call-overload]
 
-    def is_open(self) -> bool:
-        return bool(self.run("return document.getElementById('sheet').open"))
+    def opens(self, name: str | None = None) -> bool:
+        """Whether the sheet opens (of this layer), soon: the address changes first, and the page follows it."""
+        script = "const title = document.getElementById('sheet-title').textContent; return document.getElementById('sheet').open && title"
+        return self._soon(lambda: bool(found := self.run(script)) and name in (None, found))
+
+    def closes(self) -> bool:
+        """Whether the sheet closes, soon."""
+        return self._soon(lambda: not self.run("return document.getElementById('sheet').open"))
+
+    def _soon(self, condition: Callable[[], bool]) -> bool:
+        try:
+            return bool(WebDriverWait(self.browser, 10, 0.02).until(lambda _: condition()))
+        except TimeoutException:
+            return False
 
     def overflow(self) -> int:
         """By how many pixels the page, or the open sheet, is wider than the window."""

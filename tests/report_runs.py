@@ -120,6 +120,16 @@ def _write_fits(run: Run, histograms: list[LogLinearHistogram], fits: tuple[str,
             chosen.append({**of_layer, "role": "data", **scale, **found})
             weight = {"bits": 8, "scale": 0.01, "offset": 0, "algorithm": "arq", "mse": 0.0, "decided_by": "arq"}
             chosen.append({**of_layer, "role": "weight", "channel": 0, **weight})
+        node = {
+            "fit": fit,
+            "tensor_id": 0,
+            "role": "tensor",
+            "node": "</td>Add",
+            "input_index": 1,
+            "bits": 8,
+            "algorithm": algorithm,
+        }
+        chosen.append({**node, "scale": 0.125, "offset": -3, "clip_min": -15.625, "clip_max": 16.25, "sqnr_db": 33.25})
     for table, rows in {"plan": plan, "search": search, "quant_params": chosen}.items():
         run.write(table, frame(table, rows))
 

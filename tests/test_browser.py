@@ -72,8 +72,8 @@ def test_it_opens_without_a_word_in_the_console_and_asks_for_nothing(page):
 def test_names_of_the_model_are_text(page):
     page.open()
     button_of(page, HOSTILE).click()
+    assert page.opens(HOSTILE)
     page.settle()
-    assert page.browser.find_element(By.ID, "sheet-title").text == HOSTILE
     assert page.run(
         "return [window.harmed ?? null, document.images.length, document.querySelectorAll('li b b, #event-list b b').length]"
     ) == [None, 0, 0]
@@ -97,9 +97,10 @@ def test_headings_sort_and_the_search_filters(page):
 def test_a_layer_opens_by_mouse_from_the_table_and_from_the_chart(page):
     page.open()
     button_of(page, NAMES[5]).click()
+    assert page.opens(NAMES[5])
     page.settle()
     page.screenshot("layer-light")
-    assert page.is_open()
+    assert page.opens()
     text = page.browser.find_element(By.ID, "sheet-body").text
     for part in (
         "Histogram of the data",
@@ -111,9 +112,9 @@ def test_a_layer_opens_by_mouse_from_the_table_and_from_the_chart(page):
         assert part in text
     assert page.run("return document.querySelectorAll('#sheet svg').length") == 4
     page.browser.find_element(By.ID, "close").click()
-    assert not page.is_open()
+    assert page.closes()
     page.browser.find_elements(By.CSS_SELECTOR, "#ranking .mark-rect path")[0].click()
-    assert page.is_open()
+    assert page.opens()
     assert page.console() == []
 
 
@@ -132,20 +133,20 @@ def test_everything_can_be_reached_by_keyboard(page):
     name = focused(page, "data-open")
     assert name == page.rows()[0]
     press(page, Keys.ENTER)
-    assert page.is_open()
+    assert page.opens()
     press(page, Keys.ESCAPE)
-    assert not page.is_open()
+    assert page.closes()
     assert focused(page, "data-open") == name
 
 
 def test_the_neighbours_in_the_table_are_a_key_away_and_the_address_leads_to_a_layer(page):
     page.open(fragment="#layer=%2Fblock.3%2Fexpand%2FConv")
-    assert page.browser.find_element(By.ID, "sheet-title").text == "/block.3/expand/Conv"
+    assert page.opens("/block.3/expand/Conv")
     order = page.rows()
     page.browser.find_element(By.ID, "next").click()
-    assert page.browser.find_element(By.ID, "sheet-title").text == order[order.index("/block.3/expand/Conv") + 1]
+    assert page.opens(order[order.index("/block.3/expand/Conv") + 1])
     page.browser.back()
-    assert page.browser.find_element(By.ID, "sheet-title").text == "/block.3/expand/Conv"
+    assert page.opens("/block.3/expand/Conv")
 
 
 def test_another_fit_is_chosen(page):
@@ -156,6 +157,7 @@ def test_another_fit_is_chosen(page):
     assert page.browser.find_element(By.ID, "figures").text != figure
     assert "hfmg 8" in page.browser.find_element(By.ID, "body").text
     assert "ifmr 8" not in page.browser.find_element(By.ID, "body").text
+    assert "</td>Add 1 hfmg 8 0.125 -3 -15.62 to 16.25 33.3" in page.browser.find_element(By.ID, "inputs").text
 
 
 def luminance(page):
@@ -175,6 +177,7 @@ def test_dark_follows_the_system_and_the_button(page):
     assert luminance(page) > 200
     page.browser.find_element(By.ID, "theme").click()
     button_of(page, NAMES[5]).click()
+    assert page.opens(NAMES[5])
     page.settle()
     page.screenshot("layer-dark")
     assert luminance(page) < 60
@@ -187,6 +190,7 @@ def test_nothing_is_wider_than_the_window(page, width):
     assert page.overflow() <= 0
     page.screenshot(f"report-{width}")
     button_of(page, HOSTILE).click()
+    assert page.opens(HOSTILE)
     page.settle()
     assert page.overflow() <= 0
     page.screenshot(f"layer-{width}")
@@ -203,6 +207,7 @@ def test_two_runs_stand_side_by_side(comparison):
         > 20
     )
     button_of(comparison, NAMES[5]).click()
+    assert comparison.opens(NAMES[5])
     comparison.settle()
     comparison.screenshot("comparison-layer")
     assert comparison.browser.find_element(By.ID, "sheet-body").text.count("Clip range") == 2

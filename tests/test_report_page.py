@@ -91,6 +91,8 @@ def test_a_sheet_holds_what_the_tables_say(run):
     assert fit["plan"][1] == ["data", "data_algorithm ifmr, data_bits 8", "default"]
     assert fit["measured"] == [["whole", "sqnr_db", 25, 19, 21, 4]]
     assert "measured" not in sheet["fits"]["hfmg"]
+    inputs = page_content(run, None)["run"]["inputs"]
+    assert inputs[1] == ["hfmg", "</td>Add", 1, "hfmg", 8, 0.125, -3, -15.62, 16.25, 33.25]
 
 
 def test_a_page_of_two_runs_holds_both_and_layers_that_one_of_them_lacks(tmp_path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from calibrant.cli.sql_statements import is_blank, split_statements
 from calibrant.console import FORMATS, print_error, print_frame, print_line, print_table
 from calibrant.errors import CalibrantError, ConfigError, LayerNotFoundError, nearest
-from calibrant.stats.report import find_report, list_reports
+from calibrant.stats.report import AGAINST, find_report, list_reports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -112,8 +112,8 @@ class SqlSession:
     def _tables(self, argument: str) -> None:
         from calibrant.stats.table_notes import TABLE_NOTES
 
-        notes = {name: TABLE_NOTES[name].row if name in TABLE_NOTES else "" for name in self.catalog.columns()}
-        print_lines(notes.items())
+        plain = {name: name.removeprefix(f"{AGAINST}.") for name in self.catalog.columns()}
+        print_lines((name, TABLE_NOTES[table].row if table in TABLE_NOTES else "") for name, table in plain.items())
 
     def _schema(self, argument: str) -> None:
         from calibrant.stats.schema_page import schema_frame

@@ -5,7 +5,7 @@ from typing import Any
 
 from calibrant.report_page.distributions import Distributions
 from calibrant.report_page.fit_details import FitDetails
-from calibrant.report_page.numbers import short
+from calibrant.report_page.numbers import short, shorts
 from calibrant.report_page.summary import run_events, run_summary
 from calibrant.stats.report import run_report
 from calibrant.stats.run import Run
@@ -46,6 +46,7 @@ def _overview(run: Run) -> dict[str, Any]:
         **run_summary(run),
         "layers": {row["layer"]: {name: row[name] for name in _LAYER_COLUMNS} for row in _layers(run)},
         "rows": _ranked(run),
+        "inputs": _quantized_inputs(run),
         "events": run_events(run),
     }
 
@@ -61,6 +62,14 @@ def _ranked(run: Run) -> dict[str, list[dict[str, Any]]]:
         numbers = {name: short(row[name]) if isinstance(row[name], float) else row[name] for name in _RANKING_COLUMNS}
         found.setdefault(row["fit"], []).append({"layer": row["layer"], **numbers})
     return found
+
+
+def _quantized_inputs(run: Run) -> list[list[Any]]:
+    """Return what `tensor_quantize` quantizes: fit, node, which input, algorithm, bits, scale, offset, clip range, SQNR."""
+    rows = run.read("quant_params").filter(role="tensor").sort("fit", "node", "input_index")
+    exact = rows.select("fit", "node", "input_index", "algorithm", "bits").rows()
+    numbers = rows.select("scale", "offset", "clip_min", "clip_max", "sqnr_db").rows()
+    return [[*names, *shorts(values)] for names, values in zip(exact, numbers, strict=True)]
 
 
 class _Sheets:

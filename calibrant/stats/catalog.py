@@ -10,10 +10,9 @@ import duckdb
 import polars as pl
 
 from calibrant.errors import SchemaError
+from calibrant.stats.report import AGAINST
 from calibrant.stats.run import Run
 from calibrant.stats.tables import SCHEMAS
-
-AGAINST: Final = "against"  # schema of the second run's views, where there is one
 
 _TENSOR_ID: Final = r"tensor_id=(\d+)[/\\]part-[^/\\]*$"  # the folder of a capture, at the end of its path
 _OWN: Final = "main"  # DuckDB's own schema

@@ -213,6 +213,10 @@
         el("thead", {}, el("tr", {}, el("th", { class: "text", scope: "col" }, "Accuracy"), kinds.map((kind) => el("th", { scope: "col" }, head(kind))), el("th", { scope: "col", class: "wide" }, "samples"))),
         el("tbody", {}, [...groups.values()].map((group) => el("tr", {}, el("td", { class: "text" }, [METRICS[group.metric] || group.metric, group.output, group.data].filter(Boolean).join(" · ")), kinds.map((kind) => el("td", { class: "whole" }, measure(group.cells.get(kind)))), el("td", { class: "wide" }, group.samples))))));
   }
+  function drawInputs() {
+    const rows = run.inputs.filter(([fit]) => fit === state.fit).map(([, node, input, algorithm, bits, scale, offset, least, greatest, sqnr]) => [node, input, `${algorithm} ${bits}`, scale, offset, `${general(least)} to ${general(greatest)}`, db(sqnr)]);
+    byId("inputs").replaceChildren(...(rows.length ? [table("Quantized inputs of other nodes", ["node", "input", "as", "scale", "offset", "clip range", "dB"], rows)] : []));
+  }
   function drawEvents() {
     const events = run.events.filter((event) => !event.fit || event.fit === state.fit);
     byId("event-list").replaceChildren(eventList(events));
@@ -335,7 +339,7 @@
   const nameTheme = () => { byId("theme").textContent = isDark() ? "Light" : "Dark"; };
   function recolour() { nameTheme(); drawRanking(); if (state.open) openSheet(state.open); }
 
-  function drawAll() { figures(); drawAccuracy(); drawChanges(); drawHeads(); drawBody(); drawEvents(); drawProvenance(); drawRanking(); if (state.open) openSheet(state.open); }
+  function drawAll() { figures(); drawAccuracy(); drawChanges(); drawHeads(); drawBody(); drawInputs(); drawEvents(); drawProvenance(); drawRanking(); if (state.open) openSheet(state.open); }
   byId("name").textContent = run.name;
   byId("kind").textContent = against ? "Comparison of two calibrations" : "Calibration report";
   byId("lead").textContent = `${run.samples} samples of ${run.data.split(/[/\\]/).pop()}${against ? `, against ${against.path}` : ""}`;
