@@ -105,3 +105,62 @@ def test_exporter_of_captured_programs(tmp_path: Path) -> None:
     done = calibrant.convert_qat(source, prefix=tmp_path / "m")
     assert_converted(done, source)
     assert done.layers.filter(becomes="int8")["weight_scales"].to_list() == [8, 8, 1]
+
+
+class Trained(nn.Module):  # type: ignore[misc, name-defined]
+    """Convolutions with BatchNormalization, as they are before PyTorch's own quantization-aware training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = torch.ao.quantization.QuantStub()
+        self.first, self.first_norm, self.relu = nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()
+        self.depthwise, self.norm = nn.Conv2d(8, 8, 3, groups=8, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.pool, self.linear = nn.MaxPool2d(4), nn.Linear(72, 10)
+
+    def forward(self, x: Any) -> Any:
+        y = self.relu(self.first_norm(self.first(self.enter(x))))
+        return self.linear(self.pool(self.norm(self.depthwise(y))).flatten(1))
+
+
+def trained(folder: Path) -> Path:
+    """Ten steps of training with fake quantizers, exported by tracing."""
+    quantization = torch.ao.quantization
+    torch.manual_seed(1)
+    network = Trained().train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch announces that it moves these functions
+        network = quantization.fuse_modules_qat(network, [["first", "first_norm", "relu"], ["depthwise", "norm"]])
+        data = quantization.FakeQuantize.with_args(
+            observer=quantization.MovingAverageMinMaxObserver, quant_min=0, quant_max=255, dtype=torch.quint8
+        )
+        weight = quantization.default_weight_fake_quant
+        network.qconfig = quantization.QConfig(activation=data, weight=weight)
+        quantization.prepare_qat(network, inplace=True)
+        optimizer = torch.optim.SGD(network.parameters(), 1e-3)
+        for _ in range(10):
+            optimizer.zero_grad()
+            network(torch.randn(8, 1, 12, 12)).pow(2).mean().backward()
+            optimizer.step()
+        network.eval().apply(quantization.disable_observer)
+        torch.onnx.export(
+            network, (torch.randn(1, 1, 12, 12),), folder / "qdq.onnx", opset_version=17, dynamo=False,
+            input_names=["x"], output_names=["y"],
+        )  # fmt: skip
+    return folder / "qdq.onnx"
+
+
+def test_trained_network_with_its_batch_norms_fused(tmp_path: Path) -> None:
+    source = trained(tmp_path)
+    done = calibrant.convert_qat(source, prefix=tmp_path / "m", do_fusion=True)
+    rows = done.layers.filter(becomes="int8")
+    assert rows["op_type"].to_list() == [
+        "Conv",
+        "Conv",
+        "Gemm",
+    ]  # the Gemm keeps the scale from before MaxPool and Flatten
+    assert rows["weight_scales"].to_list() == [8, 8, 1]
+    assert rows["source_sqnr_db"].min() >= LEAST_DB
+    kinds = [node.op_type for node in onnx.load(done.files.deploy).graph.node]
+    assert not {"Div", "Mul", "BatchNormalization"} & set(kinds)
+    assert done.report is not None
+    assert done.report.passed
