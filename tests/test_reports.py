@@ -90,8 +90,13 @@ def test_ranking_goes_by_the_first_view_that_all_layers_of_the_fit_have(tmp_path
         ("a", "whole", 1.7783),
     ]
     tables["sensitivity"] = measured("whole", 20.0)
-    statistics = rows(make_run(tmp_path / "t", tables), "ranking", *columns[:3])
-    assert statistics == [("a", "statistics", 31.6228), ("b", "statistics", 1.0)]
+    unmeasured = rows(make_run(tmp_path / "t", tables), "ranking", *columns[:3])
+    assert unmeasured == [("a", "data and weight", 31.6228), ("b", "data and weight", 1.0)]
+    tables["sensitivity"] += measured("statistics", 40.0, 20.0)
+    assert rows(make_run(tmp_path / "u", tables), "ranking", *columns[:3]) == [
+        ("b", "statistics", 10.0),
+        ("a", "statistics", 1.0),
+    ]
     values = [("b", "isolated", 20.0), ("a", "isolated", 25.0), ("a", "whole", 35.0)]
     assert rows(partly, "sensitivity", "layer", "view", "value") == values
 

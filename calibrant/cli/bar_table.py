@@ -11,10 +11,18 @@ _LONGEST_BAR: Final = 40
 _SHORTEST_BAR: Final = 8
 _LONGEST_NAME: Final = 48
 _LEAST_NAME: Final = 20  # characters that still tell layers apart
-_NUMBERS: Final = {"error_percent": 2, "data_db": 1, "weight_db": 1, "isolated_db": 1, "whole_db": 1}
+_NUMBERS: Final = {
+    "error_percent": 2,
+    "data_db": 1,
+    "weight_db": 1,
+    "statistics_db": 1,
+    "isolated_db": 1,
+    "whole_db": 1,
+}
 _HEADINGS: Final = {"error_percent": "error %"}
 BAR_HEADINGS: Final = {
-    "statistics": "noise over signal",
+    "data and weight": "noise over signal",
+    "statistics": "noise expected of the layer",
     "isolated": "noise of the layer alone",
     "whole": "noise at the output",
 }
@@ -38,7 +46,7 @@ def bar_table(ranked: pl.DataFrame, width: int, *, ascii_only: bool = False) -> 
     longest = max([len("layer"), *map(len, names)])
     name_width = max(_LEAST_NAME, min(longest, _LONGEST_NAME, width - taken - _SHORTEST_BAR - 2))
     bar_width = max(_SHORTEST_BAR, min(_LONGEST_BAR, width - taken - min(longest, name_width) - 2))
-    heading = BAR_HEADINGS[ranked["ranked_by"][0] if ranked.height else "statistics"]
+    heading = BAR_HEADINGS[ranked["ranked_by"][0] if ranked.height else "data and weight"]
     columns = {
         "layer": [_shortened(name, name_width, "~" if ascii_only else "…") for name in names],
         **{heading: _right(heading, cells) for heading, cells in numbers.items()},
@@ -48,6 +56,9 @@ def bar_table(ranked: pl.DataFrame, width: int, *, ascii_only: bool = False) -> 
 
 
 def _known(ranked: pl.DataFrame, name: str) -> bool:
+    """Return whether a column is worth its place; what statistics expect is, where nothing better was measured."""
+    if name == "statistics_db" and not (ranked["ranked_by"] == "statistics").any():
+        return False
     return name in ranked.columns and (ranked[name].is_not_null().any() or name in ("error_percent", "data_db"))
 
 

@@ -57,7 +57,7 @@ def _hold_session(run: "Run", against: "Run | None", query: str | None, form: st
     from calibrant.cli.sql_session import SHOWN_ROWS, SqlSession
     from calibrant.stats.catalog import open_catalog
 
-    interactive = query is None and sys.stdin.isatty()
+    interactive = query is None and sys.stdin.isatty() and sys.stdout.isatty()
     with open_catalog(run, against) as catalog:
         session = SqlSession(catalog, form, SHOWN_ROWS if interactive else None)
         _feed(session, run, query, interactive=interactive)

@@ -147,7 +147,8 @@
     tipped.style.top = `${event.clientY + 18 + box.height > innerHeight ? event.clientY - box.height - 10 : event.clientY + 18}px`;
   }
   const VIEWS = {
-    statistics: "Noise that quantizing adds to a layer's data and weight, over their signal.",
+    "data and weight": "Noise that quantizing adds to a layer's data and weight, over their signal.",
+    statistics: "Noise expected at the output of each layer from the statistics of its data and weight, over its signal.",
     isolated: "Noise at the output of each layer alone, over its signal, as measured.",
     whole: "Noise at the output of the model with one layer quantized at a time, over its signal, as measured.",
   };
@@ -339,10 +340,14 @@
   const nameTheme = () => { byId("theme").textContent = isDark() ? "Light" : "Dark"; };
   function recolour() { nameTheme(); drawRanking(); if (state.open) openSheet(state.open); }
 
-  function drawAll() { figures(); drawAccuracy(); drawChanges(); drawHeads(); drawBody(); drawInputs(); drawEvents(); drawProvenance(); drawRanking(); if (state.open) openSheet(state.open); }
+  function drawLead() {
+    const file = (path) => path.split(/[/\\]/).pop();
+    const made = run.fits[state.fit];
+    byId("lead").textContent = [`${run.samples} samples of ${file(run.data)}`, made && `configuration: ${file(made.source)}`, against && `against ${against.path}`].filter(Boolean).join(" · ");
+  }
+  function drawAll() { drawLead(); figures(); drawAccuracy(); drawChanges(); drawHeads(); drawBody(); drawInputs(); drawEvents(); drawProvenance(); drawRanking(); if (state.open) openSheet(state.open); }
   byId("name").textContent = run.name;
   byId("kind").textContent = against ? "Comparison of two calibrations" : "Calibration report";
-  byId("lead").textContent = `${run.samples} samples of ${run.data.split(/[/\\]/).pop()}${against ? `, against ${against.path}` : ""}`;
   byId("fit-label").hidden = fits.length < 2;
   byId("fit").append(...fits.map((fit) => el("option", { value: fit }, fit)));
   byId("fit").addEventListener("change", (event) => { state.fit = event.target.value; drawAll(); });

@@ -31,6 +31,7 @@ data_error as (
 measured as (
     select
         fit, layer_id,
+        max(value) filter (where view = 'statistics' and metric = 'sqnr_db') as statistics_db,
         max(value) filter (where view = 'isolated' and metric = 'sqnr_db') as isolated_db,
         max(value) filter (where view = 'whole' and metric = 'sqnr_db') as whole_db,
         max(low) filter (where view = 'whole' and metric = 'sqnr_db') as whole_low,
@@ -46,14 +47,15 @@ errors as (
     from data_error d
     full join weight_error w on w.fit = d.fit and w.layer_id = d.layer_id
 ),
--- A fit is ranked by one view: the first of whole, isolated and statistics that all its layers have.
+-- A fit is ranked by the first view of `sensitivity` that all its layers have, else by the noise of its data and weights.
 viewed as (
     select
-        e.*, m.isolated_db, m.whole_db, m.whole_low, m.whole_high,
+        e.*, m.statistics_db, m.isolated_db, m.whole_db, m.whole_low, m.whole_high,
         case
             when bool_and(m.whole_db is not null) over (partition by e.fit) then 'whole'
             when bool_and(m.isolated_db is not null) over (partition by e.fit) then 'isolated'
-            else 'statistics'
+            when bool_and(m.statistics_db is not null) over (partition by e.fit) then 'statistics'
+            else 'data and weight'
         end as ranked_by
     from errors e
     left join measured m on m.fit = e.fit and m.layer_id = e.layer_id
@@ -65,11 +67,14 @@ select
     case when v.data_ratio > 0 then round(-10 * log10(v.data_ratio), 2) end as data_db,
     case when v.weight_ratio > 0 then round(-10 * log10(v.weight_ratio), 2) end as weight_db,
     round(v.clip_rate, 7) as clip_rate,
-    round(v.isolated_db, 2) as isolated_db, round(v.whole_db, 2) as whole_db,
+    round(v.statistics_db, 2) as statistics_db, round(v.isolated_db, 2) as isolated_db, round(v.whole_db, 2) as whole_db,
     round(v.whole_low, 2) as whole_low, round(v.whole_high, 2) as whole_high,
     v.ranked_by,
     round(100 * case v.ranked_by
-        when 'whole' then pow(10, -v.whole_db / 20) when 'isolated' then pow(10, -v.isolated_db / 20) else sqrt(v.ratio)
+        when 'whole' then pow(10, -v.whole_db / 20)
+        when 'isolated' then pow(10, -v.isolated_db / 20)
+        when 'statistics' then pow(10, -v.statistics_db / 20)
+        else sqrt(v.ratio)
     end, 4) as ranked_percent,
     l.macs, v.algorithm, v.bits, v.fit
 from viewed v
