@@ -1,25 +1,25 @@
 -- Layers by the signal-to-quantization-noise ratio of data and weight together, worst first
-with balanced as (
-    select distinct fit, layer_id from balance
-),
 -- The multiplied weight of a balanced layer has no row in weights: its signal is told by its noise and their ratio.
-weight_noise as (
+with sums as (
     select
-        q.fit, q.layer_id, sum(q.mse * w.n) as noise,
-        sum(case when b.fit is not null and q.mse > 0 then q.mse * w.n * pow(10, q.sqnr_db / 10) else w.sum_sq end) as signal
+        q.fit, q.layer_id, sum(q.mse * w.n) as noise, sum(w.sum_sq) as signal,
+        sum(case when q.mse > 0 then q.mse * w.n * pow(10, q.sqnr_db / 10) else w.sum_sq end) as multiplied_signal
     from quant_params q
     join weights w on w.layer_id = q.layer_id and w.channel = q.channel
-    left join balanced b on b.fit = q.fit and b.layer_id = q.layer_id
     where q.role = 'weight' and q.channel is not null
     group by all
     union all
     select
-        q.fit, q.layer_id, q.mse * w.n,
-        case when b.fit is not null and q.mse > 0 then q.mse * w.n * pow(10, q.sqnr_db / 10) else w.sum_sq end
+        q.fit, q.layer_id, q.mse * w.n, w.sum_sq,
+        case when q.mse > 0 then q.mse * w.n * pow(10, q.sqnr_db / 10) else w.sum_sq end
     from quant_params q
     join (select layer_id, sum(n) as n, sum(sum_sq) as sum_sq from weights group by all) w on w.layer_id = q.layer_id
-    left join balanced b on b.fit = q.fit and b.layer_id = q.layer_id
     where q.role = 'weight' and q.channel is null
+),
+weight_noise as (
+    select s.fit, s.layer_id, s.noise, case when b.fit is null then s.signal else s.multiplied_signal end as signal
+    from sums s
+    left join (select distinct fit, layer_id from balance) b on b.fit = s.fit and b.layer_id = s.layer_id
 ),
 layer_noise as (
     select

@@ -1,27 +1,27 @@
 -- Layers ranked, worst first: relative error (noise over signal, %) of data and weight from statistics, and what was measured of each layer
-with balanced as (
-    select distinct fit, layer_id from balance
-),
 -- The multiplied weight of a balanced layer has no row in weights: its signal is told by its noise and their ratio.
-weight_error as (
+with sums as (
     select
-        q.fit, q.layer_id,
-        sum(q.mse * w.n) / nullif(sum(
-            case when b.fit is not null and q.mse > 0 then q.mse * w.n * pow(10, q.sqnr_db / 10) else w.sum_sq end
-        ), 0) as ratio
+        q.fit, q.layer_id, sum(q.mse * w.n) as noise, sum(w.sum_sq) as signal,
+        sum(case when q.mse > 0 then q.mse * w.n * pow(10, q.sqnr_db / 10) else w.sum_sq end) as multiplied_signal
     from quant_params q
     join weights w on w.layer_id = q.layer_id and w.channel = q.channel
-    left join balanced b on b.fit = q.fit and b.layer_id = q.layer_id
     where q.role = 'weight' and q.channel is not null
     group by all
     union all
     select
-        q.fit, q.layer_id,
-        case when b.fit is not null and q.mse > 0 then pow(10, -q.sqnr_db / 10) else q.mse * w.n / nullif(w.sum_sq, 0) end
+        q.fit, q.layer_id, q.mse * w.n, w.sum_sq,
+        case when q.mse > 0 then q.mse * w.n * pow(10, q.sqnr_db / 10) else w.sum_sq end
     from quant_params q
     join (select layer_id, sum(n) as n, sum(sum_sq) as sum_sq from weights group by all) w on w.layer_id = q.layer_id
-    left join balanced b on b.fit = q.fit and b.layer_id = q.layer_id
     where q.role = 'weight' and q.channel is null
+),
+weight_error as (
+    select
+        s.fit, s.layer_id,
+        s.noise / nullif(case when b.fit is null then s.signal else s.multiplied_signal end, 0) as ratio
+    from sums s
+    left join (select distinct fit, layer_id from balance) b on b.fit = s.fit and b.layer_id = s.layer_id
 ),
 data_error as (
     select fit, layer_id, pow(10, -sqnr_db / 10) as ratio, clip_rate, algorithm, bits
