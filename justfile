@@ -18,6 +18,11 @@ env:
         touch {{venv}}/.made
     fi
 
+# Add PyTorch to the environment, so that `just test` runs the tests of training: the plain wheel first, which is a CPU build where there is no other.
+install-qat: env
+    {{bin}}/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+    {{bin}}/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,qat,qat-test]'
+
 # Quantize the demo model on drawn pages and show what came of it.
 demo *ARGS: env
     {{bin}}/calibrant demo {{ARGS}}
@@ -83,6 +88,10 @@ bench *ARGS: env
 # Print what balancing and per-channel weights give a transformer: just bench-accuracy TOKENS.npz (fetches a MiniLM by its package name)
 bench-accuracy tokens *ARGS: env
     {{bin}}/python -m bench.accuracy {{quote(tokens)}} {{ARGS}}
+
+# Print what quantization-aware training wins back on scikit-learn's digits: three seeds, about a minute.
+bench-qat *ARGS: install-qat
+    {{bin}}/python -m bench.qat {{ARGS}}
 
 # Generate the protobuf code with the oldest protobuf allowed.
 proto:

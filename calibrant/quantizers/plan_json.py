@@ -39,7 +39,7 @@ def _json_layer(row: LayerPlan) -> JsonLayer:
 
 def _json_activation(data: DataPlan) -> JsonActivation:
     return JsonActivation(
-        act_algo=data.algorithm,
+        act_algo=None if data.algorithm == "ulq" else data.algorithm,  # a trained range has a file of its own
         asymmetric=data.asymmetric,
         num_bits=data.bits,
         max_percentile=data.max_percentile,
