@@ -70,7 +70,7 @@ def shapes_of_trouble(n: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", shapes_of_trouble(1))
-@pytest.mark.parametrize(("mantissa_bits", "kept"), [(13, 4096), (8, 10), (12, 1)])
+@pytest.mark.parametrize(("mantissa_bits", "kept"), [(13, 4096), (8, 10), (12, 1), (1, 7), (4, 100)])
 @pytest.mark.parametrize("table_pays", [1, 1 << 62])
 def test_table_path_equals_sort_path_with_any_threads(monkeypatch, name, mantissa_bits, kept, table_pays):
     values = shapes_of_trouble(300_001)[name]
@@ -84,7 +84,8 @@ def test_table_path_equals_sort_path_with_any_threads(monkeypatch, name, mantiss
         for part in np.array_split(values, parts):
             dense.update(part, scratch=scratch, threads=threads)
         assert same(dense, sorted_path)
-    assert not scratch.table[: 1 << 22].any()
+    assert not scratch.narrow[: 1 << 22].any()
+    assert not scratch.wide[: 1 << 22].any()
 
 
 @pytest.mark.parametrize("name", shapes_of_trouble(1))

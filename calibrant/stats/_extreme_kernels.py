@@ -2,11 +2,9 @@
 
 import numpy as np
 
-from calibrant.stats._count_kernels import BLOCK, CACHE_LINE
+from calibrant.stats._count_kernels import CACHE_LINE, SPAN
 from calibrant.stats._jit import kernel, prefetch
 from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number, Orders, order_of
-
-PATCH = 64  # values of a block that are searched for extremes at once
 
 
 @kernel
@@ -65,6 +63,14 @@ def _collect_span(
 ) -> Number:
     """Append the finite orders above a floor; return the new length of the buffer."""
     end = np.uint64(used)
+    if floor >= 0:  # values of the other sign lie below, however far: no need to invert their magnitudes
+        sign = np.uint32(np.uint32(flip) << np.uint32(31))
+        for i in range(np.uint64(start), np.uint64(stop)):
+            order = np.int32(bits[i] ^ sign)
+            if order > floor and order < np.int32(INFINITY_ORDER):
+                buffer[end] = order
+                end += np.uint64(1)
+        return np.int64(end)
     for i in range(np.uint64(start), np.uint64(stop)):
         order = order_of(bits[i], flip)
         buffer[end] = order
@@ -73,55 +79,38 @@ def _collect_span(
 
 
 @kernel
-def _collect_block(
-    bits: Keys, start: Number, stop: Number, flip: Number, floor: Number, buffer: Orders, used: Number
-) -> Number:
-    """Do what `_collect_span` does, passing over patches without such an order."""
-    whole = (stop - start) // PATCH
-    for patch in range(whole):
-        first = np.uint64(start + patch * PATCH)
-        greatest = np.int32(~INFINITY_ORDER)
-        for i in range(PATCH):
-            order = order_of(bits[first + np.uint64(i)], flip)
-            if order > greatest:
-                greatest = order
-        if greatest > floor:
-            used = _collect_span(bits, first, first + np.uint64(PATCH), flip, floor, buffer, used)
-    return _collect_span(bits, start + whole * PATCH, stop, flip, floor, buffer, used)
-
-
-@kernel
-def _next_above(maxima: Orders, index: Number, floor: Number, bits: Keys) -> Number:
-    """Return the next block with an order above a floor, and ask for its memory."""
-    while index < maxima.size and maxima[index] <= floor:
-        index += 1
-    if index < maxima.size:
-        for line in range(BLOCK // CACHE_LINE):
-            prefetch(bits, min(index * BLOCK + line * CACHE_LINE, bits.size - 1))
-    return index
+def _next_above(maxima: Orders, span: Number, floor: Number, bits: Keys) -> Number:
+    """Return the next span with an order above a floor, and ask for its memory."""
+    while span < maxima.size and maxima[span] <= floor:
+        span += 1
+    if span < maxima.size:
+        for line in range(SPAN // CACHE_LINE):
+            prefetch(bits, min(span * SPAN + line * CACHE_LINE, bits.size - 1))
+    return span
 
 
 @kernel
 def collect_top(
-    bits: Keys, maxima: Orders, index: Number, flip: Number, floor: Number, buffer: Orders, used: Number
+    bits: Keys, maxima: Orders, span: Number, flip: Number, floor: Number, buffer: Orders, used: Number
 ) -> tuple[Number, Number]:
-    """Append the finite orders above a floor to a buffer while there is room for a whole block.
+    """Append the finite orders above a floor to a buffer while there is room for a whole span.
 
     Args:
         bits: float32 patterns.
-        maxima: the greatest finite order (flipped) of each block.
-        index: the block to begin with.
+        maxima: the greatest finite order (flipped) of each span.
+        span: the one to begin with.
         flip: 0 for the greatest values, -1 for the greatest negated ones.
         floor: what an order must exceed; at least that of -infinity.
-        buffer: filled from `used` on; longer than BLOCK.
+        buffer: filled from `used` on; longer than SPAN.
         used: how many entries are filled.
 
     Returns:
-        The block from which to go on once the buffer has room, or the number of blocks; and how many entries are filled.
+        The span from which to go on once the buffer has room, or the number of spans; and how many entries are filled.
     """
-    index = _next_above(maxima, index, floor, bits)
-    while index < maxima.size and used < buffer.size - BLOCK:
-        following = _next_above(maxima, index + 1, floor, bits)
-        used = _collect_block(bits, index * BLOCK, min((index + 1) * BLOCK, bits.size), flip, floor, buffer, used)
-        index = following
-    return index, used
+    ahead = _next_above(maxima, span, floor, bits)
+    following = _next_above(maxima, ahead + 1, floor, bits)
+    while ahead < maxima.size and used < buffer.size - SPAN:
+        further = _next_above(maxima, following + 1, floor, bits)
+        used = _collect_span(bits, ahead * SPAN, min((ahead + 1) * SPAN, bits.size), flip, floor, buffer, used)
+        ahead, following = following, further
+    return ahead, used

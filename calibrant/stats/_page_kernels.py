@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from calibrant.stats._count_kernels import BLOCK, TABLE_SIZE, table_spots
+from calibrant.stats._count_kernels import BLOCK, TABLE_SIZE, Table, table_spots
 from calibrant.stats._jit import kernel
 from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number
 
@@ -28,21 +28,29 @@ def _window(page: Number, low: Number, high: Number) -> tuple[Number, Number]:
 
 
 @kernel
-def _is_empty(counts: Pool) -> Number:
-    found = np.uint32(0)
-    for i in range(counts.size):
-        found |= counts[i]
-    return found == np.uint32(0)
+def add_up(table: Table, first: Number, last: Number, sums: Pool) -> Number:
+    """Fill in the sum of the counts of each page of a flat table, first to last inclusive; return the sum of all."""
+    total = np.int64(0)
+    for page in range(first, last + 1):
+        counts, found = table[page * PAGE : (page + 1) * PAGE], np.uint32(0)
+        for i in range(PAGE):
+            found += np.uint32(counts[i])
+        sums[page] = found
+        total += np.int64(found)
+    return total
 
 
 @kernel
-def pour(table: Pool, first: Number, last: Number, slots: Slots, pool: Pool, used: Number) -> tuple[Number, Number]:
+def pour(
+    table: Table, first: Number, last: Number, sums: Pool, slots: Slots, pool: Pool, used: Number
+) -> tuple[Number, Number]:
     """Move the counts of a range of a flat table's pages into pages, and leave zeros.
 
     Args:
         table: counts by key.
         first: first page.
         last: last page, inclusive.
+        sums: of each page, as `add_up` fills them in.
         slots: the place of each page in the pool, or ABSENT; filled in.
         pool: places of PAGE counts each; those from `used` on are zero.
         used: how many places are taken.
@@ -51,18 +59,17 @@ def pour(table: Pool, first: Number, last: Number, slots: Slots, pool: Pool, use
         The page that found no place, or `last` + 1, and how many places are taken now.
     """
     for page in range(first, last + 1):
-        source = table[page * PAGE : (page + 1) * PAGE]
-        if _is_empty(source):
+        if sums[page] == np.uint32(0):
             continue
         if slots[page] == ABSENT:
             if (used + 1) * PAGE > pool.size:
                 return page, used
             slots[page] = used
             used += 1
-        counts = _page(pool, slots[page])
+        source, counts = table[page * PAGE : (page + 1) * PAGE], _page(pool, slots[page])
         for i in range(PAGE):
             counts[i] += source[i]
-        source[:] = np.uint32(0)
+        source[:] = 0
     return last + 1, used
 
 

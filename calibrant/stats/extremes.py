@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.stats import _extreme_kernels
-from calibrant.stats._count_kernels import BLOCK
+from calibrant.stats._count_kernels import SPAN
 from calibrant.stats._orders import INFINITY_ORDER
 
 OrderArray = npt.NDArray[np.int32]
@@ -32,17 +32,17 @@ class Runs(NamedTuple):
         return Runs(*_extreme_kernels.merge_top(*self, *other, keep))
 
 
-class BlockBounds(NamedTuple):
-    """The least and the greatest finite order of each block of an array."""
+class SpanBounds(NamedTuple):
+    """The least and the greatest finite order of each span of an array."""
 
     maxima: OrderArray
     minima: OrderArray
 
     @classmethod
     def of_size(cls, n: int) -> Self:
-        """Return room for the blocks of n values."""
-        blocks = -(-n // BLOCK)
-        return cls(np.empty(blocks, np.int32), np.empty(blocks, np.int32))
+        """Return room for the spans of n values."""
+        spans = -(-n // SPAN)
+        return cls(np.empty(spans, np.int32), np.empty(spans, np.int32))
 
 
 class TopOrders:
@@ -113,12 +113,12 @@ class Extremes:
         negated = np.invert(orders[:last])[::-1].copy()
         self.bottom.add(Runs(*_extreme_kernels.top_runs(negated, last - first, self._keep)))
 
-    def add_values(self, bits: KeyArray, bounds: BlockBounds, floors: tuple[int, int]) -> None:
+    def add_values(self, bits: KeyArray, bounds: SpanBounds, floors: tuple[int, int]) -> None:
         """Add the values of an array.
 
         Args:
             bits: its patterns.
-            bounds: of its blocks.
+            bounds: of its spans.
             floors: what the orders of x and of -x must exceed to be among the greatest kept, as far as is known.
         """
         self._collect(self.top, bits, bounds.maxima, 0, floors[0])
@@ -129,12 +129,10 @@ class Extremes:
         if not (maxima > floor).any():
             return
         keep = self._keep
-        buffer, index, used = np.empty(2 * keep + 4 * BLOCK, np.int32), 0, 0
+        buffer, span, used = np.empty(2 * keep + 4 * SPAN, np.int32), 0, 0
         while True:
-            index, used = _extreme_kernels.collect_top(
-                bits, maxima, index, np.int32(flip), np.int32(floor), buffer, used
-            )
-            if index == maxima.size:
+            span, used = _extreme_kernels.collect_top(bits, maxima, span, np.int32(flip), np.int32(floor), buffer, used)
+            if span == maxima.size:
                 break
             buffer[:keep] = np.partition(buffer[:used], used - keep)[used - keep :]
             floor, used = int(buffer[0]), keep

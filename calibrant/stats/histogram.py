@@ -15,12 +15,12 @@ import polars as pl
 
 from calibrant.errors import ConfigError, EmptyDataError, MergeError, SchemaError
 from calibrant.stats import _pair_kernels
-from calibrant.stats._count_kernels import GREATEST, LEAST, NO_FACTS, count_dense, survey
+from calibrant.stats._count_kernels import LEAST, NO_FACTS, count_dense, survey
 from calibrant.stats._orders import order_values, value_orders
 from calibrant.stats.bin_counts import BinCounts
 from calibrant.stats.bins import Bins, bins_of, rebinned
 from calibrant.stats.counting import CountScratch, lent
-from calibrant.stats.extremes import BlockBounds, Extremes, Runs
+from calibrant.stats.extremes import Extremes, Runs, SpanBounds
 from calibrant.stats.histogram_tables import (
     COUNTERS,
     HistogramTables,
@@ -29,7 +29,7 @@ from calibrant.stats.histogram_tables import (
     require_columns,
     runs_of_table,
 )
-from calibrant.stats.paged_counts import FLOAT32_MANTISSA_BITS
+from calibrant.stats.paged_counts import FLOAT32_MANTISSA_BITS, PagedCounts
 from calibrant.stats.percentiles import Side, binned, rank_of, ranked
 
 __all__ = ["MANTISSA_BITS", "Bins", "CountScratch", "HistogramTables", "LogLinearHistogram", "Side"]
@@ -42,7 +42,7 @@ MANTISSA_BITS = 13  # 22-bit keys: 8-bit IFMR choices equal AMCT's on all 120 ve
 EXTREMES_KEPT = 4096  # AMCT's default percentile 0.999999 stays exact up to 4 billion values
 DENSE_SIZE = 1 << 16  # fewer values than this are sorted, the first ones of a histogram (measured)
 TABLE_PAYS = 1 << 17  # from here on a flat table that is emptied afterwards beats counting in pages (measured)
-DENSE_CHUNK = 1 << 26  # values between two looks for extremes; far below 2**32, where a count would wrap
+DENSE_CHUNK = 1 << 24  # values between two looks for extremes, and for counts of 16 bits that wrapped
 
 
 def _as_bits(array: npt.ArrayLike) -> KeyArray:
@@ -84,6 +84,7 @@ class LogLinearHistogram:
         self._extremes_kept = extremes_kept
         self._bins = BinCounts(mantissa_bits)
         self._extremes = Extremes(extremes_kept)
+        self._is_crowded = False
         self._n = self._n_zero = self._n_nan = self._n_inf = 0
 
     @classmethod
@@ -137,22 +138,32 @@ class LogLinearHistogram:
             self._count_chunk(bits, None)
             return
         with lent(scratch) as tables:
-            for start in range(0, bits.size, DENSE_CHUNK):
-                self._count_chunk(bits[start : start + DENSE_CHUNK], tables)
+            for chunk in np.array_split(bits, -(-bits.size // DENSE_CHUNK)):
+                self._count_chunk(chunk, tables)
 
     def _count_chunk(self, bits: KeyArray, tables: CountScratch | None) -> None:
-        """Count patterns in a flat table, or in the histogram's own pages."""
-        bounds, facts = BlockBounds.of_size(bits.size), np.array(NO_FACTS, np.int64)
-        pages = self._bins.pages(bits.size)
+        """Count patterns in a flat table, or in the histogram's own pages, and look for extremes."""
+        bounds, pages = SpanBounds.of_size(bits.size), self._bins.pages(bits.size)
         if tables is None:
+            facts = np.array(NO_FACTS, np.int64)
             survey(bits, facts, *bounds)
             pages.count(bits)
         else:
-            count_dense(bits, np.uint32(self._shift), tables.table, facts, *bounds)
-            pages.pour(tables, int(facts[LEAST]), int(facts[GREATEST]), bits.size)
+            facts = self._count_in_table(bits, bounds, pages, tables)
         self._add_counters(bits.size, *facts[:LEAST])
-        floors = pages.floors(self._n_zero, self._extremes_kept)
-        self._extremes.add_values(bits, bounds, floors)
+        self._extremes.add_values(bits, bounds, pages.floors(self._n_zero, self._extremes_kept))
+
+    def _count_in_table(
+        self, bits: KeyArray, bounds: SpanBounds, pages: PagedCounts, tables: CountScratch
+    ) -> Int64Array:
+        """Count in the narrow table, or in the wide one from the first time that a narrow count wraps; return the facts."""
+        for table in (tables.wide,) if self._is_crowded else (tables.narrow, tables.wide):
+            facts = np.array(NO_FACTS, np.int64)
+            count_dense(bits, np.uint32(self._shift), table, facts, *bounds)
+            if pages.pour(table, facts, bits.size):
+                break
+            self._is_crowded = True
+        return facts
 
     def _add_counters(self, n: int, n_zero: int, n_nan: int, n_inf: int) -> None:
         self._n += n

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.stats import _page_kernels
+from calibrant.stats._count_kernels import LEAST, ZEROS, Table
 from calibrant.stats._page_kernels import ABSENT, PAGE, PAGE_BITS, PAGES
-from calibrant.stats.counting import CountScratch
 
 CAPACITY: Final = 2**32 - 1  # values that one count is sure to hold
 FIRST_PLACES: Final = 128  # 2 MB of address space; memory comes with the pages that are used
@@ -44,22 +44,40 @@ class PagedCounts:
         """How many more values can be counted for certain."""
         return CAPACITY - self.total
 
-    def pour(self, scratch: CountScratch, least: int, greatest: int, n: int) -> None:
-        """Move counts from a flat table here.
+    def pour(self, table: Table, facts: Int64Array, n: int) -> bool:
+        """Move the counts of a flat table here.
 
         Args:
-            scratch: empty afterwards.
-            least: the least magnitude that it counts, as a pattern.
-            greatest: the greatest.
-            n: how many values it counts; at most `room`.
+            table: counts of n values; empty afterwards.
+            facts: of these values, as `count_dense` notes them.
+            n: at most `room`.
+
+        Returns:
+            False, and nothing is added, where a count of the table has wrapped.
         """
+        sums = np.zeros(PAGES, np.uint32)
+        ranges = self._ranges(facts)
+        counted = sum(_page_kernels.add_up(table, *pages, sums) for pages in ranges)
+        if counted + facts[ZEROS] != n:
+            for first, last in ranges:
+                table[first * PAGE : (last + 1) * PAGE] = 0
+            return False
+        for pages in ranges:
+            self._pour_range(table, *pages, sums)
         self.total += n
-        for sign in (0, self._sign):
-            first, last = ((sign + (magnitude >> self._shift)) >> PAGE_BITS for magnitude in (least, greatest))
-            while first <= last:
-                first, self._used = _page_kernels.pour(scratch.table, first, last, self._slots, self._pool, self._used)
-                if first <= last:
-                    self._grow(self._used + 1)
+        return True
+
+    def _ranges(self, facts: Int64Array) -> list[tuple[int, int]]:
+        """Return first and last page of each sign that may hold counts; of both where few mantissa bits let them share a page."""
+        magnitudes = [int(magnitude) >> self._shift for magnitude in facts[LEAST:]]
+        above, below = (tuple((sign + key) >> PAGE_BITS for key in magnitudes) for sign in (0, self._sign))
+        return [(above[0], above[1]), (below[0], below[1])] if above[1] < below[0] else [(above[0], below[1])]
+
+    def _pour_range(self, table: Table, first: int, last: int, sums: KeyArray) -> None:
+        while first <= last:
+            first, self._used = _page_kernels.pour(table, first, last, sums, self._slots, self._pool, self._used)
+            if first <= last:
+                self._grow(self._used + 1)
 
     def count(self, bits: KeyArray) -> None:
         """Count patterns one by one; at most `room`."""
