@@ -133,7 +133,7 @@ def evaluation(
         if fused:
             variants.insert(0, _variant("fp32", opened.prepared_file, inputs, fused=True))
         found = _compared(opened.prepared_file, variants, data, inputs, labels, metrics, output, progress)
-    result = _framed(found, data, notes)
+    result = evaluation_frames(found, data, notes)
     _keep(opened, result, [None, *chosen])
     return result
 
@@ -171,7 +171,7 @@ def evaluate_models(
     """
     listed = _model_variants({}, variants, inputs, fused=fused)
     found = _compared(reference, listed, data, inputs, labels, metrics, output, progress)
-    return _framed(found, data, [])
+    return evaluation_frames(found, data, [])
 
 
 def optimizations_note() -> str:
@@ -205,7 +205,7 @@ def score_fit(run: Run, fit: str, fake_quant: Path, feeds: "Sequence[Mapping[str
     source = DataSource("verify", len(samples), lambda: iter(samples))
     variant = _variant(FAKE_QUANT, fake_quant, inputs, fit=fit)
     found = _compare(run.prepared_file, [variant], source, inputs, metrics=(find_metric("sqnr_db"),))
-    rows = _framed(found, "verify", []).scores
+    rows = evaluation_frames(found, "verify", []).scores
     run.replace_evaluation(rows)
     return rows
 
@@ -344,7 +344,16 @@ def _exported(run: Run, fit: str) -> tuple[Path | None, str]:
     return files.fake_quant, ""
 
 
-def _framed(found: "Comparison", data: object, notes: "Sequence[tuple[str | None, Event]]") -> Evaluation:
+def evaluation_frames(
+    found: "Comparison", data: object, notes: "Sequence[tuple[str | None, Event]]" = ()
+) -> Evaluation:
+    """Return what was compared as rows of the tables `evaluation` and `class_agreement`.
+
+    Args:
+        found: the comparison.
+        data: the data, whose path or type the rows name.
+        notes: (fit, event) to put before those of the comparison.
+    """
     origin = {
         "data": str(data) if isinstance(data, str | Path) else type(data).__name__,
         "data_fingerprint": found.fingerprint,
@@ -362,4 +371,4 @@ def _keep(run: Run, found: Evaluation, fits: Sequence[str | None]) -> None:
         run.replace_events(["evaluate"], fit, [event for owner, event in found.events if owner == fit])
 
 
-__all__ = ["Evaluation", "evaluate", "evaluate_models", "evaluation", "score_fit"]
+__all__ = ["Evaluation", "evaluate", "evaluate_models", "evaluation", "evaluation_frames", "score_fit"]

@@ -466,13 +466,36 @@ def run(
         Path(model), data, folder, settings, batch_size, Keep.parse(keep), fix_input,
         memory=_memory(memory), restart=restart, fits_too=True,
     )  # fmt: skip
-    captured, source = capture_with_data(request, progress, notice)
-    again = second_pass(captured, source, progress)
-    fitted = _fit(captured, settings, fit, exact=False, strict_amct=strict_amct, progress=progress, again=again)
+    fitted = capture_and_fit(request, fit, strict_amct=strict_amct, progress=progress, notice=notice)
     exported = export(fitted, fit=fit, prefix=prefix, weight_only_form=weight_only_form, progress=progress)
     verify(exported, fit=fit, progress=progress)
     _tell_peak(_memory(memory), notice)
     return exported
+
+
+def capture_and_fit(
+    request: CaptureRequest,
+    fit: str,
+    *,
+    strict_amct: bool = False,
+    progress: Progress = no_progress,
+    notice: Notice = no_notice,
+) -> Run:
+    """Capture, or reuse a complete run of the same content, and fit; the data are read again where layers are balanced without captures.
+
+    Args:
+        request: what to capture, and the configuration of the fit.
+        fit: name of the fit.
+        strict_amct: as for `fit`.
+        progress: called as ``progress(stage, done, total)``.
+        notice: as for `capture`.
+
+    Raises:
+        CalibrantError: as `capture` and `fit`.
+    """
+    captured, source = capture_with_data(request, progress, notice)
+    again = second_pass(captured, source, progress)
+    return _fit(captured, request.config, fit, exact=False, strict_amct=strict_amct, progress=progress, again=again)
 
 
 def _tell_peak(limit: int | None, notice: Notice) -> None:
@@ -483,4 +506,4 @@ def _tell_peak(limit: int | None, notice: Notice) -> None:
         notice(event)
 
 
-__all__ = ["capture", "export", "fit", "plan", "run", "stats", "verification", "verify"]
+__all__ = ["capture", "capture_and_fit", "export", "fit", "plan", "run", "stats", "verification", "verify"]

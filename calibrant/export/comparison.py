@@ -5,7 +5,7 @@ held. A metric of the user's own sees the outputs of all samples at once, so the
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any, Final
@@ -109,13 +109,36 @@ def compare(
         ConfigError: no such output or metric, labels that are needed and missing, or a user metric that fails.
         DataError, ModelError, ShapeError: data, labels, a model or dumps that do not fit; the message names them.
     """
+    with open_comparison(reference, source, options, models=len(variants) + 1) as going:
+        for variant in variants:
+            going.run_variant(variant)
+        return going.found
+
+
+@contextmanager
+def open_comparison(
+    reference: Callable[[], OutputRunner],
+    source: DataSource,
+    options: ComparisonOptions | None = None,
+    *,
+    models: int = 2,
+) -> "Iterator[ComparisonPass]":
+    """Run the float model over the samples, and give what compares variants with it while the block runs.
+
+    Args:
+        reference: as for `compare`.
+        source: as for `compare`.
+        options: as for `compare`.
+        models: how many models there will be, the float model included; for the progress alone.
+
+    Raises:
+        ConfigError, DataError, ModelError: as `compare`.
+    """
     with ExitStack() as stack:
         inputs, outputs = stack.enter_context(ArrayLog()), stack.enter_context(ArrayLog())
-        pass_ = _Pass(_Samples(source, inputs), outputs, options or ComparisonOptions(), len(variants) + 1)
-        pass_.run_reference(reference())
-        for variant in variants:
-            pass_.run_variant(variant)
-        return pass_.found
+        going = ComparisonPass(_Samples(source, inputs), outputs, options or ComparisonOptions(), models)
+        going.run_reference(reference())
+        yield going
 
 
 class _Samples:
@@ -145,8 +168,12 @@ class _Samples:
             yield Sample(values, origin.key, origin.source, origin.position)
 
 
-class _Pass:
-    """The state of one comparison."""
+class ComparisonPass:
+    """A comparison that goes on: the float model's outputs are known, and variants are compared with them one by one.
+
+    Attributes:
+        found: what was found up to now.
+    """
 
     def __init__(self, samples: _Samples, log: ArrayLog, options: ComparisonOptions, models: int) -> None:
         self.found = Comparison()
@@ -164,6 +191,7 @@ class _Pass:
         self._reference: Outputs = {}
 
     def run_reference(self, runner: OutputRunner) -> None:
+        """Keep the float model's outputs, and score it where labels or the user's metrics do."""
         self._every = runner.outputs
         self._chosen = _chosen(runner.outputs, self._options.output)
         self._spreads = {name: Spread() for name in self._chosen}
@@ -188,6 +216,7 @@ class _Pass:
             self._ask(REFERENCE, None, self._reference)
 
     def run_variant(self, variant: Variant) -> None:
+        """Compare a variant; what was found of it comes after what was found before."""
         tallies = self._tallies(str(variant), self._metrics)
         kept: list[dict[str, Array]] = []
         stream = variant.outputs(self._samples, self._log, self._chosen, self._every)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Severity = Literal["info", "warn", "error"]
-Stage = Literal["ingest", "capture", "stats", "fit", "export", "verify", "evaluate", "sensitivity"]
+Stage = Literal["ingest", "capture", "stats", "fit", "export", "verify", "evaluate", "sensitivity", "auto"]
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(stage, done, total)``; total is 0 where it is unknown."""

@@ -381,11 +381,31 @@ TABLE_NOTES: Final[Mapping[str, TableNote]] = {
             "data_fingerprint": "as in `evaluation`",
         },
     ),
+    "auto_steps": TableNote(
+        "a step of `calibrant auto`",
+        (
+            "What the last `calibrant auto` of the run tried (docs/auto.md); which layers a step leaves in float is in `plan`, its other "
+            "scores are in `evaluation`, both under the step's fit."
+        ),
+        {
+            "step": "its number; 1 is everything quantized",
+            "fit": "the fit of the step",
+            "layers_float": "how many layers are rolled back to float",
+            "macs_float": "their share of the multiply-accumulates of all layers that could be quantized, 0 to 1",
+            "metric": "what the goal is about: as in `evaluation`, or metric_eval of an evaluator, whose value is its loss",
+            "value": "in the unit of the metric; of several outputs the worst",
+            "low": "lower end of the 95 % bootstrap interval over samples; NULL where there is none",
+            "high": "its upper end",
+            "higher_is_better": "whether a greater value is better",
+            "ok": "whether the goal is reached",
+            "chosen": "whether this step was exported",
+        },
+    ),
     "events": TableNote(
         "a warning or decision",
         "",
         {
-            "stage": "ingest, capture, stats, fit, export, verify, evaluate or sensitivity",
+            "stage": "ingest, capture, stats, fit, export, verify, evaluate, sensitivity or auto",
             "severity": "info, warn or error",
             "fit": "NULL where it belongs to the run",
             "layer": "layer or tensor",

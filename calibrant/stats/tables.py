@@ -116,6 +116,12 @@ SCHEMAS: Final[dict[str, pl.Schema]] = {
             "data_fingerprint": pl.String(),
         }
     ),
+    "auto_steps": pl.Schema(
+        {
+            "step": _ID, "fit": pl.String(), "layers_float": _ID, "macs_float": _REAL, "metric": pl.String(), "value": _REAL,
+            "low": _REAL, "high": _REAL, "higher_is_better": pl.Boolean(), "ok": pl.Boolean(), "chosen": pl.Boolean(),
+        }
+    ),
     "events": pl.Schema(
         {
             "stage": pl.String(), "severity": pl.String(), "fit": pl.String(), "layer": pl.String(), "sample": _COUNT,

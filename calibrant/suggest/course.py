@@ -9,6 +9,7 @@ from calibrant import pipeline
 from calibrant.ingest.data import Data
 from calibrant.proto.settings import CalibrationBlock
 from calibrant.proto.simple_config import QuantConfig, parse_simple_config
+from calibrant.simple_form import without
 from calibrant.stats.events import Progress
 from calibrant.stats.run import Run
 from calibrant.suggest.facts import LayerFacts, layer_facts
@@ -23,7 +24,7 @@ from calibrant.suggest.remedies import (
     Candidate,
     Remedy,
 )
-from calibrant.suggest.suggestion import Suggestion, Suggestions, suggested_text, without
+from calibrant.suggest.suggestion import Suggestion, Suggestions, suggested_text
 
 LEAST_SHARE: Final = 0.01  # of the summed noise of all layers; below it a layer is not worth a line in a configuration
 LEAST_GAIN: Final = 0.8  # of its noise before is the most that a remedy may leave: 1 dB

@@ -10,11 +10,12 @@ from calibrant.errors import ConfigError
 from calibrant.exported_fit import fit_configuration
 from calibrant.ingest.parameters import Parameters
 from calibrant.proto.json_config import JsonConfig
-from calibrant.proto.layerwise import LayerwiseConfig, layer_key, layerwise_config, simple_config_of
+from calibrant.proto.layerwise import layerwise_config
 from calibrant.proto.retrain_json import RetrainJson
 from calibrant.proto.settings import CalibrationBlock
 from calibrant.proto.simple_config import QuantConfig
 from calibrant.quantizers.plan import LayerPlan, Plan, json_config, resolve_plan
+from calibrant.simple_form import simple_form
 from calibrant.stats.run import Run
 from calibrant.stats.tables import LayerRow, layer_rows
 from calibrant.suggest.facts import LayerFacts
@@ -68,7 +69,7 @@ def fit_settings(run: Run, fit: str) -> FitSettings:
     written = _layerwise(json_config(config, plan))
     planned = [PlannedLayer(row, one) for row, one in zip(rows, plan.rows, strict=True) if is_plain(one)]
     return FitSettings(
-        config=_simple(config, rows),
+        config=simple_form(config, rows),
         layers=tuple(planned),
         blocks={one.row.layer: written[one.row.layer] for one in planned},
         macs=sum(row.macs or 0 for row in rows if row.quantizable),
@@ -85,10 +86,3 @@ def _plan(run: Run, fit: str, config: QuantConfig, rows: list[LayerRow]) -> Plan
 
 def _layerwise(config: JsonConfig) -> dict[str, CalibrationBlock]:
     return dict(layerwise_config(config).override_layers)
-
-
-def _simple(config: QuantConfig, rows: list[LayerRow]) -> QuantConfig:
-    if isinstance(config, LayerwiseConfig):
-        keys = {row.layer: layer_key(config.json, row.layer, row.op_type) for row in rows if row.quantizable}
-        config = simple_config_of(config, keys)
-    return replace(config, source=None, text="", notes=(), positions={}, dialect_reason="the fit that it changes")

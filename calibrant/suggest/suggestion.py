@@ -1,15 +1,13 @@
 """What a suggestion is, and the text of all of them as a quant.cfg."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Final
+from dataclasses import asdict, dataclass, field
 
 import polars as pl
 
 from calibrant.proto.settings import CalibrationBlock
-from calibrant.proto.simple_config import QuantConfig, canonical_text, quoted
-
-_DEFAULTS: Final = ("dst_type: INT8", "quant_bits: 8")  # some of AMCT's schemas have no field for them
+from calibrant.proto.simple_config import QuantConfig, quoted
+from calibrant.simple_form import written_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +78,14 @@ def suggested_text(
         items: the suggestions.
         heading: lines of a comment on top.
     """
-    lines = [*(f"# {line}" for line in heading), *_amct_lines(base)]
+    lines = [*(f"# {line}" for line in heading), *written_lines(base)]
     for layer in dict.fromkeys(one.layer for one in items):
         own = [one for one in items if one.layer == layer]
         lines += ["", *_comment(layer, own)]
         if any(one.remedy == "skip" for one in own):
             lines.append(f"skip_layers: {quoted(layer)}")
         else:
-            lines += _amct_lines(_only(layer, blocks[layer]))[-_override_length(layer, blocks[layer]) :]
+            lines += written_lines(_only(layer, blocks[layer]))[-_override_length(layer, blocks[layer]) :]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -98,19 +96,10 @@ def _comment(layer: str, items: Sequence[Suggestion]) -> Iterator[str]:
         yield f"#   {one.promise}"
 
 
-def _amct_lines(config: QuantConfig) -> list[str]:
-    return [line for line in canonical_text(config).splitlines() if line.strip() not in _DEFAULTS]
-
-
 def _only(layer: str, block: CalibrationBlock) -> QuantConfig:
     return QuantConfig(override_layers=((layer, block),))
 
 
 def _override_length(layer: str, block: CalibrationBlock) -> int:
     """Return how many lines of the configuration of one override are the override itself."""
-    return len(_amct_lines(_only(layer, block))) - len(_amct_lines(QuantConfig()))
-
-
-def without(base: QuantConfig, layers: Sequence[str]) -> QuantConfig:
-    """Return a configuration without the overrides of these layers."""
-    return replace(base, override_layers=tuple(one for one in base.override_layers if one[0] not in layers))
+    return len(written_lines(_only(layer, block))) - len(written_lines(QuantConfig()))
