@@ -346,7 +346,8 @@ class LogLinearHistogram:
         finite = row["n"] - row["n_nan"] - row["n_inf"]
         result = cls(row["mantissa_bits"], extremes_kept or _implied_extremes(extremes, finite))
         pairs = histogram.sort("key")
-        result._bins.add_pairs(pairs["key"].cast(pl.UInt32).to_numpy(), pairs["count"].cast(pl.Int64).to_numpy())
+        keys, counts = pairs["key"].cast(pl.UInt32), pairs["count"].cast(pl.Int64)
+        result._bins.add_pairs(keys.to_numpy(writable=True), counts.to_numpy(writable=True))  # kernels compile once
         result._extremes.top.add(runs_of_table(extremes, "max"))
         result._extremes.bottom.add(runs_of_table(extremes, "min"))
         result._add_counters(row["n"], row["n_zero"], row["n_nan"], row["n_inf"])
