@@ -81,7 +81,7 @@ lint: env
 types: env
     {{bin}}/mypy
 
-# Print the speed of the kernels as ratios measured in one run.
+# Measure every promise of speed side by side: just bench [WORDS] [--list] [--models DIR --data DIR] [--json] [--fail] [--docs FILE]
 bench *ARGS: env
     {{bin}}/python -m bench {{ARGS}}
 

@@ -64,7 +64,9 @@ def record(outcomes: Sequence[Outcome], size: float) -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     """Return what the figures depend on; no host name."""
     versions = {name: version(name) for name in PACKAGES}
-    return {"cpu": _cpu(), "cores": len(os.sched_getaffinity(0)), "python": platform.python_version(), **versions}
+    load = round(os.getloadavg()[0], 1)  # above the bench's own two threads, others took their share
+    cores = len(os.sched_getaffinity(0))
+    return {"cpu": _cpu(), "cores": cores, "load": load, "python": platform.python_version(), **versions}
 
 
 def _cpu() -> str:

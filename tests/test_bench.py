@@ -147,6 +147,19 @@ def test_contestants_alternate_and_a_reading_is_taken_as_it_is(bench, tmp_path):
     assert (found.values, found.floor_ms) == (((3.0, 3.0),), None)
 
 
+def test_real_models_are_those_with_samples_the_largest_first(bench, tmp_path):
+    from bench.models import find_models
+
+    for name, size in (("small", 1), ("large", 9), ("alone", 5)):
+        (tmp_path / f"{name}.onnx").write_bytes(bytes(size))
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("small", "large"):
+        (data / f"{name}.npz").write_bytes(b"")
+    assert [model.stem for model, _ in find_models(tmp_path, data)] == ["large", "small"]
+    assert find_models(tmp_path, None) == find_models(None, None) == ()
+
+
 @pytest.mark.parametrize(("at_most", "value", "met"), [(True, 2.0, True), (True, 2.1, False), (False, 1.9, False)])
 def test_a_bar_is_a_limit_from_above_or_below(bench, at_most, value, met):
     bars = bench["bars"]
