@@ -8,6 +8,7 @@ import pytest
 import typer.main
 
 from calibrant.cli.app import app
+from calibrant.stats.report import list_reports
 from calibrant.stats.schema_page import schema_page
 from calibrant.stats.table_notes import TABLE_NOTES
 from calibrant.stats.tables import SCHEMAS
@@ -41,6 +42,11 @@ def test_the_page_of_the_tables_is_what_the_code_says():
 def test_no_note_is_on_a_column_that_is_not_there(table):
     there = {"tensor_id", "sample", "values", "shape"} if table == "captures" else set(SCHEMAS[table])
     assert set(TABLE_NOTES[table].columns) <= there
+
+
+@pytest.mark.parametrize("report", [report.name for report in list_reports()])
+def test_every_report_is_documented(report):
+    assert f"| `{report}` |" in (ROOT / "docs" / "reports.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -2,11 +2,14 @@
 
 import math
 
+import polars as pl
 import pytest
 from run_tables import data, layer, make_run, tensor
 
 from calibrant.errors import ConfigError, LayerNotFoundError
+from calibrant.stats.catalog import _SQL_TYPES
 from calibrant.stats.report import list_reports, run_report
+from calibrant.stats.tables import SCHEMAS
 
 REPORTS = {report.name: report for report in list_reports()}
 
@@ -317,6 +320,22 @@ def test_reports_of_one_and_of_two_runs_are_not_mistaken(tmp_path):
         run_report(run, "compare_runs")
     with pytest.raises(ConfigError, match=r"report 'layers' asks one run; with --against there is: compare_runs"):
         run_report(run, "layers", against=run)
+
+
+def test_columns_that_an_earlier_version_did_not_write_are_null(tmp_path):
+    run = make_run(tmp_path / "r", {})
+    old = pl.DataFrame({"fit": ["default"], "variant": ["fp32"], "metric": ["top1"], "value": [0.5], "samples": [4]})
+    old.write_parquet(run.path / "tables" / "evaluation.parquet")
+    assert rows(run, "evaluation", "variant", "value", "low") == [("fp32", 0.5, None)]
+    found = run.sql("select * from evaluation").schema
+    assert dict(found) == dict(SCHEMAS["evaluation"])
+
+
+@pytest.mark.parametrize(
+    "kind", sorted({dtype for schema in SCHEMAS.values() for dtype in schema.values()}, key=str), ids=str
+)
+def test_every_type_of_a_table_can_be_null_in_sql(kind):
+    assert type(kind) in _SQL_TYPES
 
 
 def test_rows_of_one_fit_are_kept_and_an_unknown_fit_names_the_nearest(tmp_path):

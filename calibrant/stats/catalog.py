@@ -15,6 +15,10 @@ from calibrant.stats.run import Run
 from calibrant.stats.tables import SCHEMAS
 
 _TENSOR_ID: Final = r"tensor_id=(\d+)[/\\]part-[^/\\]*$"  # the folder of a capture, at the end of its path
+_SQL_TYPES: Final[dict[type[pl.DataType], str]] = {
+    pl.String: "varchar", pl.Boolean: "boolean", pl.Int32: "integer", pl.Int64: "bigint", pl.UInt32: "uinteger",
+    pl.Float32: "float", pl.Float64: "double",
+}  # fmt: skip
 _OWN: Final = "main"  # DuckDB's own schema
 
 
@@ -30,11 +34,21 @@ def _files(paths: list[Path]) -> str:
 def _table_view(connection: duckdb.DuckDBPyConnection, schema: str, run: Run, table: str) -> None:
     """Make the view of a table; hive partitioning would turn folders above the run called ``key=value`` into columns."""
     if files := run.table_files(table):
-        source = f"read_parquet({_files(files)}, hive_partitioning = false)"
+        source = f"(select *{_absent_columns(table, files[0])} from read_parquet({_files(files)}, hive_partitioning = false))"
     else:
         source = f"empty_{schema}_{table}"
         connection.register(source, run.read(table).to_arrow())
     connection.execute(f'create view {schema}."{table}" as select * from {source}')
+
+
+def _absent_columns(table: str, file: Path) -> str:
+    """Return columns that a run of an earlier version has not written, as NULL."""
+    try:
+        there = pl.read_parquet_schema(file)
+    except (pl.exceptions.PolarsError, OSError):
+        return ""  # DuckDB says what is wrong with the file
+    absent = {name: _SQL_TYPES[type(dtype)] for name, dtype in SCHEMAS[table].items() if name not in there}
+    return "".join(f', null::{kind} as "{name}"' for name, kind in absent.items())
 
 
 def _captures_view(connection: duckdb.DuckDBPyConnection, schema: str, run: Run) -> None:
