@@ -145,6 +145,7 @@ class CapturePass:
                 self._guard.look(stored, batch.numbers[-1] + 1)
             self._finish(flight)
             flight = self._recorder.start(batch, rows)
+            del rows  # each tensor goes once it is folded, and its memory serves the batch that runs meanwhile
             self._seen.see(batch)
             progress("capture", batch.numbers[-1] + 1, count or 0)
         self._finish(flight)

@@ -87,6 +87,8 @@ class ExposedPasses:
             self._require_equal(seen, noted)
             self.events += runner.events
             self.one_by_one |= runner.one_by_one
+            self._only = None  # closes the session: its memory serves the tables
+            del runner, one
 
     def _runner(self, group: int) -> tuple[BatchRunner, Iterator[Sample]]:
         if self._only is not None:
