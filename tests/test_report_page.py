@@ -13,9 +13,12 @@ from run_tables import data, layer, make_run, tensor
 
 import calibrant
 from calibrant.errors import ExportError
+from calibrant.proto.simple_config import QuantConfig, canonical_text
 from calibrant.report_page.content import layer_sheets, page_content
 from calibrant.report_page.fit_details import CANDIDATES, FitDetails
 from calibrant.report_page.page import page_text
+from calibrant.report_page.summary import run_summary
+from calibrant.stats.run import FitRecord
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -121,6 +124,20 @@ def test_numbers_that_json_has_not_are_left_out(tmp_path):
     assert '"value": null' in content
     assert all("histogram" not in sheet for _, sheet in layer_sheets(run, None))
     json.dumps(dict(layer_sheets(run, None)), allow_nan=False)
+
+
+def test_the_head_says_where_the_configuration_came_from(tmp_path):
+    fits = {
+        "default": FitRecord(None, canonical_text(QuantConfig()), "00", exact=False),
+        "python": FitRecord(None, canonical_text(QuantConfig(batch_num=1)), "01", exact=False),
+        "file": FitRecord("/etc/quant.cfg", "batch_num: 1", "02", exact=True),
+    }
+    run = make_run(tmp_path / "r", {}, fits=(), samples=9)
+    run.update_info(fits=fits)
+    summary = run_summary(run)
+    sources = {name: fit["source"] for name, fit in summary["fits"].items()}
+    assert sources == {"default": "AMCT's defaults", "python": "given in Python", "file": "/etc/quant.cfg"}
+    assert summary["samples"] == 9
 
 
 def test_a_run_without_a_fit_has_a_page(tmp_path):

@@ -4,6 +4,7 @@ from typing import Any
 
 import polars as pl
 
+from calibrant.proto.simple_config import QuantConfig, canonical_text
 from calibrant.report_page.numbers import short
 from calibrant.stats.run import FitRecord, Run
 
@@ -45,7 +46,8 @@ def _facts(run: Run) -> list[list[str]]:
 
 
 def _fit_facts(record: FitRecord) -> dict[str, Any]:
-    source = record.config_source or ("AMCT's defaults" if not record.config_text else "given in Python")
+    is_default = record.config_text in ("", canonical_text(QuantConfig()))
+    source = record.config_source or ("AMCT's defaults" if is_default else "given in Python")
     return {
         "source": source,
         "text": record.config_text,
