@@ -59,7 +59,7 @@ class TensorFold:
 
     def fold(self, rows: Rows, scratch: CountScratch) -> SampleRows:
         """Fold rows in and return their rows of the `samples` table."""
-        values = rows.values if rows.values.flags.writeable else rows.values.copy()  # one compiled signature, not two
+        values = rows.values
         shape = values.shape[1:]
         self.dtype, self.rank = values.dtype.name, len(shape)
         self.largest_shape = max(self.largest_shape, shape, key=_by_size)

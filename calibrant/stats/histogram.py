@@ -51,7 +51,9 @@ def _as_bits(array: npt.ArrayLike) -> KeyArray:
     if values.dtype not in (np.float32, np.float16):
         message = f"histogram: values are {values.dtype}; expected float32 or float16; convert them first"
         raise SchemaError(message)
-    return np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
+    bits = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
+    bits.flags.writeable = False  # of the view alone: numba would compile every kernel once more for read-only arrays
+    return bits
 
 
 class LogLinearHistogram:
