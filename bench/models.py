@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 MOST: Final = 4  # real models
 INPUT_BYTES: Final = 40_000_000  # of the samples of a capture
-SAMPLES: Final = 64
+SAMPLES: Final = 256
+MADE_SAMPLES: Final = 64
 WIDTHS: Final = (3, 16, 24, 32, 48, 64, 96, 128)
 
 Arrays = dict[str, np.ndarray]
@@ -59,5 +60,5 @@ def write_made_model(folder: Path, share: float) -> tuple[Path, Path]:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, folder / "made.onnx")
-    np.savez(folder / "made.npz", image=draw.standard_normal((SAMPLES, 3, side, side), dtype=np.float32))
+    np.savez(folder / "made.npz", image=draw.standard_normal((MADE_SAMPLES, 3, side, side), dtype=np.float32))
     return folder / "made.onnx", folder / "made.npz"
