@@ -5,7 +5,7 @@ The learned scales stand in the run's tables as any fit's do, so that SQL and re
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -97,7 +97,9 @@ def save_quant_retrain_model(
     resolved, _ = resolved_layers(config_file, plain, input_data, SettingsOptions(strict_amct, freeze))
     _check_settings(os.fspath(config_file), [one.settings for one in trained], resolved.settings)
     place, names = os.fspath(save_path), OnnxNames(input_names, output_names, dynamic_axes)
-    source = _write_float(plain, place, input_data, names, trained)
+    found = {one.settings.layer: one.values for one in trained}
+    weights = {one.layer: found[one.layer] for one in resolved.settings}  # in the order in which the layers run
+    source = _write_float(plain, place, input_data, names, weights)
     feeds = _named_feeds(source, sample_feeds(input_data)) if data is None else data
     captured = _captured(source, feeds, Path(_run_folder(place) if run is None else run), progress)
     events = _fit(captured, read_retrain_json(os.fspath(config_file)), trained, resolved.events)
@@ -124,7 +126,7 @@ def _run_folder(prefix: str) -> str:
 
 
 def _write_float(
-    model: "nn.Module", prefix: str, input_data: Any, names: OnnxNames, trained: Sequence["TrainedLayer"]
+    model: "nn.Module", prefix: str, input_data: Any, names: OnnxNames, weights: Mapping[str, Any]
 ) -> Path:
     from calibrant.quantizers.qat.trained import write_onnx
     from calibrant.trained_graph import name_layers
@@ -135,7 +137,7 @@ def _write_float(
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as partial:
             write_onnx(model, partial, input_data, names.inputs, names.outputs, names.dynamic_axes)
-            name_layers(partial, {one.settings.layer: one.values for one in trained})
+            name_layers(partial, weights)
     except OSError as error:
         message = f"export: cannot write to '{path}': {error.strerror or error}; choose another save_path"
         raise ExportError(message) from error

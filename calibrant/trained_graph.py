@@ -19,42 +19,55 @@ _PASSING: Final = ("Transpose", "Identity", "Cast")
 def name_layers(path: Path, weights: Mapping[str, Array]) -> None:
     """Give the nodes of an ONNX file the names that their layers have in PyTorch.
 
-    A node is found by its weight: the initializer ``<layer>.weight``, maybe transposed on the way, or else the only one of equal
-    values.
+    A node is found by its weight: the initializer ``<layer>.weight``, maybe transposed on the way, or else one of equal values.
+    Exporters keep one initializer for equal weights; as many nodes as layers that read it are told apart by their order.
 
     Args:
         path: the file; it is written again.
-        weights: layer -> its weight as PyTorch has it.
+        weights: layer -> its weight as PyTorch has it, in the order in which the layers run.
 
     Raises:
         ExportError: the exported model has no node, or several, for a layer; names it.
     """
     model = onnx.load(path)
-    nodes = {layer: _node(model.graph, layer, weight) for layer, weight in weights.items()}
+    nodes = _told_apart({layer: _readers_of(model.graph, layer, weight) for layer, weight in weights.items()})
     for node in model.graph.node:
         if node.name in weights:
             node.name = f"{node.name}_{node.op_type}"
-    for layer, node in nodes.items():
-        node.name = layer
+    for layer, position in nodes.items():
+        model.graph.node[position].name = layer
     onnx.save(model, path)
 
 
-def _node(graph: onnx.GraphProto, layer: str, weight: Array) -> onnx.NodeProto:
-    found = list(_readers(graph, [f"{layer}.weight"])) or list(_readers(graph, _equal(graph, weight)))
-    if len(found) == 1:
-        return found[0]
-    message = f"layer '{layer}': {len(found)} nodes of the exported ONNX model read its weight, one was expected; leave it in float"
-    raise ExportError(message)
+def _readers_of(graph: onnx.GraphProto, layer: str, weight: Array) -> tuple[int, ...]:
+    return tuple(_readers(graph, [f"{layer}.weight"])) or tuple(_readers(graph, _equal(graph, weight)))
 
 
-def _readers(graph: onnx.GraphProto, names: Iterable[str]) -> Iterator[onnx.NodeProto]:
-    """Yield the layers that read one of these values as their weight, through nodes that pass it on."""
+def _told_apart(readers: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Return the position of each layer's node: what only one layer can be first, then equals by their order."""
+    found: dict[str, int] = {}
+    left = dict(readers)
+    while layer := next((one for one, positions in left.items() if len(positions) == 1), None):
+        (found[layer],) = taken = left.pop(layer)
+        left = {one: tuple(place for place in positions if place not in taken) for one, positions in left.items()}
+    for positions in dict.fromkeys(left.values()):
+        layers = [one for one, others in left.items() if others == positions]
+        if len(positions) != len(layers):
+            count = len(readers[layers[0]])
+            message = f"layer '{layers[0]}': {count} nodes of the exported ONNX model read its weight, 1 expected; leave it in float"
+            raise ExportError(message)
+        found |= dict(zip(layers, positions, strict=True))
+    return found
+
+
+def _readers(graph: onnx.GraphProto, names: Iterable[str]) -> Iterator[int]:
+    """Yield the positions of the layers that read one of these values as their weight, through nodes that pass it on."""
     pending = set(names)
-    for node in graph.node:
+    for position, node in enumerate(graph.node):
         if node.op_type in _PASSING and node.input[0] in pending:
             pending.update(node.output)
         elif node.op_type in _LAYERS and len(node.input) > 1 and node.input[1] in pending:
-            yield node
+            yield position
 
 
 def _equal(graph: onnx.GraphProto, weight: Array) -> list[str]:

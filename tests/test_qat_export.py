@@ -215,8 +215,28 @@ def test_layers_are_found_by_equal_weights_where_an_exporter_renames_them(tmp_pa
     onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
     name_layers(tmp_path / "m.onnx", {"fc": weight})
     assert onnx.load(tmp_path / "m.onnx").graph.node[0].name == "fc"
-    with pytest.raises(ExportError, match="layer 'other': 0 nodes of the exported ONNX model read its weight"):
+    with pytest.raises(
+        ExportError, match="layer 'other': 0 nodes of the exported ONNX model read its weight, 1 expected"
+    ):
         name_layers(tmp_path / "m.onnx", {"other": weight + 1})
+
+
+def test_layers_of_equal_weights_are_told_apart(tmp_path):
+    """As copies of one layer have them; exporters keep one initializer for both."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 2))
+    model[2].load_state_dict(model[0].state_dict())
+    x = random(3, 4)
+    made = in_training(tmp_path, model, x)
+    made(x)
+    run = save(tmp_path, made, x)
+    got, expected = outputs(tmp_path, made, x)
+    assert np.allclose(got, expected, atol=1e-5)
+    scales = run.sql(
+        "select layer, scale from quant_params join layers using (layer_id) where role = 'data' order by layer"
+    )
+    assert [row[0] for row in scales.rows()] == ["0", "2", "3"]
+    assert scales["scale"].to_list() == [float(made[number].data_quantizer.fit().scale) for number in (0, 2, 3)]
 
 
 def test_the_newer_exporter_is_used_where_the_tracing_one_fails(tmp_path, monkeypatch):

@@ -258,6 +258,8 @@ class _Reasons:
         kind, rank = LAYER_TYPES[type(module)].op_type, LAYER_TYPES[type(module)].kernel_rank
         if kind in _INPUT_RANK and value.ndim != rank + _INPUT_RANK[kind]:
             return f"its input has {value.ndim} axes, not {rank + _INPUT_RANK[kind]}: the axis of the batch is needed"
+        if value.ndim < 2:
+            return "its input has 1 axis: the axis of the batch is needed"
         if getattr(module, "padding_mode", "zeros") != "zeros":
             return f"its padding_mode is '{module.padding_mode}'; zeros is expected"
         if kind == "Conv" and rank == 3 and module.dilation[0] != 1:
