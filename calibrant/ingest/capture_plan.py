@@ -136,11 +136,14 @@ def _machine_limit(resident: int) -> int | None:
 
 
 def _decisions(found: MemoryPlan, options: CaptureOptions, size: int) -> Iterator[Event]:
-    what = f"{len(found.groups)} groups of tensors, each a pass over the data" if len(found.groups) > 1 else "one pass"
-    shape = f"batches of {found.batch_size}, {what}"
+    passes = (
+        f"{len(found.groups)} groups of tensors, each a pass over the data" if len(found.groups) > 1 else "one pass"
+    )
+    shape = f"batches of {found.batch_size}, {passes}"
     if options.memory is not None:
         limit = bytes_text(options.memory)
-        text = f"--memory {limit}: the {'run' if options.verifies else 'capture'} is estimated to take {bytes_text(found.estimate)} at its peak: {shape}"
+        what = "run" if options.verifies else "capture"
+        text = f"--memory {limit}: the {what} is estimated to take {bytes_text(found.estimate)} at its peak: {shape}"
         yield Event("capture", "info", text)
     elif len(found.groups) > 1 or found.batch_size != size:
         text = f"the machine has too little memory left for batches of {size} with all tensors exposed: {shape}"

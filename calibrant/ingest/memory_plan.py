@@ -17,13 +17,13 @@ from calibrant.ingest.samples import Sample
 from calibrant.ingest.value_sizes import value_bytes
 
 MIB: Final = 2**20
-HELD_BATCHES: Final = 2.5  # the batch that runs, the one that is folded, and what the arena rounds up
+HELD_BATCHES: Final = 2.3  # the batch that runs, the one that is folded, and what the arena rounds up
 PROBED_SAMPLES: Final = 6.5  # three alone and three together
 WORKING_VALUES: Final = 3  # values of the largest kind that a run holds beside those that are exposed
 WEIGHT_COPIES: Final = 3  # the file's, onnxruntime's and its packed one
-COMMON: Final = 110 * MIB  # compiled code, counting tables, buffers of Parquet
+COMMON: Final = 96 * MIB  # compiled code, counting tables, buffers of Parquet
 VERIFIED_SAMPLES: Final = 13  # what verify holds of one sample: float and quantized values and their exact integers
-TENSOR_STATE: Final = 3 * MIB  # bins of a tensor, and its rows of the tables when they are written
+TENSOR_STATE: Final = 2 * MIB  # bins of a tensor, and its rows of the tables when they are written
 
 
 @dataclass(frozen=True, slots=True)
