@@ -1,5 +1,6 @@
 """What people see: progress bars on stderr, tables and plain lines on stdout."""
 
+import re
 import shutil
 import sys
 import time
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "csv", "json", "parquet")
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEAST_TEXT = 20  # characters of a name that still tell it apart
 
 
@@ -64,6 +66,16 @@ def print_table(frame: "pl.DataFrame", title: str | None = None) -> None:
     if title:
         sys.stdout.write(f"{title}\n")
     sys.stdout.writelines(f"{line}\n" for line in table_lines(frame, _terminal_width()))
+
+
+def printable(text: str) -> str:
+    r"""Return text with its control characters escaped: a name of the model must neither break a line nor steer the terminal.
+
+    Example:
+        >>> printable("a" + chr(10) + "b" + chr(27) + "[2J")
+        'a\\nb\\x1b[2J'
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def _terminal_width() -> int | None:
@@ -125,7 +137,21 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
+
+
+def check_form(form: str, output: Path | None) -> None:
+    """Refuse what `print_frame` could not give out, before anything is computed.
+
+    Raises:
+        ConfigError: an unknown format, or Parquet without a file.
+    """
+    if form not in FORMATS:
+        message = f"--format: '{form}' is not a format{nearest(form, FORMATS)}; formats: {', '.join(FORMATS)}"
+        raise ConfigError(message)
+    if form == "parquet" and output is None:
+        message = "--format parquet: needs a file; pass -o FILE"
+        raise ConfigError(message)
 
 
 def print_frame(frame: "pl.DataFrame", form: str, output: Path | None) -> None:
@@ -140,12 +166,7 @@ def print_frame(frame: "pl.DataFrame", form: str, output: Path | None) -> None:
         ConfigError: an unknown format, or Parquet without a file.
         ExportError: the file cannot be written.
     """
-    if form not in FORMATS:
-        message = f"--format: '{form}' is not a format{nearest(form, FORMATS)}; formats: {', '.join(FORMATS)}"
-        raise ConfigError(message)
-    if form == "parquet" and output is None:
-        message = "--format parquet: needs a file; pass -o FILE"
-        raise ConfigError(message)
+    check_form(form, output)
     if output is not None:
         _write_frame(frame, form, output)
     elif form == "table":
@@ -199,16 +220,16 @@ def print_text(lines: Sequence[str], output: Path | None) -> None:
         from rich.text import Text
 
         console = Console(highlight=False)
-        for line in lines:
+        for line in map(printable, lines):
             console.print(Text(line, style="" if line.startswith(" ") else "bold"), soft_wrap=True)
     else:
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
 
 
 def _write_text(lines: Sequence[str], output: Path) -> None:
     try:
         with whole_file(output) as partial:
-            partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            partial.write_text("".join(f"{printable(line)}\n" for line in lines), encoding="utf-8")
     except OSError as error:
         message = f"{output}: cannot be written ({error.strerror or error}); choose a writable file"
         raise ExportError(message) from error
@@ -222,7 +243,7 @@ def print_line(name: str, value: object) -> None:
 def print_note(severity: str, layer: str | None, message: str) -> None:
     """Print a decision or warning on stderr."""
     place = f"{layer}: " if layer else ""
-    sys.stderr.write(f"{severity}: {place}{message}\n")
+    sys.stderr.write(f"{printable(f'{severity}: {place}{message}')}\n")
 
 
 def print_event(event: Event) -> None:
@@ -232,4 +253,4 @@ def print_event(event: Event) -> None:
 
 def print_error(message: str) -> None:
     """Print the one line on stderr that says what went wrong."""
-    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    sys.stderr.write(f"error: {printable(' '.join(message.split()))}\n")

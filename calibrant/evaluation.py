@@ -222,12 +222,14 @@ def _compared(
 ) -> "Comparison":
     """Open data and labels, sort the metrics, and compare."""
     from calibrant.export.metrics import find_metric
-    from calibrant.export.user_metrics import user_metric
+    from calibrant.export.user_metrics import check_names, user_metric
     from calibrant.ingest.data import open_data
     from calibrant.ingest.labels import names_in_data, read_labels
 
-    own = [user_metric(one) for one in metrics if callable(one) or ":" in one]
-    named = [find_metric(one) for one in metrics if isinstance(one, str) and ":" not in one]
+    wanted = dict.fromkeys(metrics)
+    own = [user_metric(one) for one in wanted if callable(one) or ":" in one]
+    check_names(own)
+    named = dict.fromkeys(find_metric(one) for one in wanted if isinstance(one, str) and ":" not in one)
     read = None if labels is None else read_labels(labels, data)
     source = open_data(data, inputs, beside=names_in_data(labels, data))
     return _compare(

@@ -341,6 +341,8 @@ def test_wrong_labels_are_named(run, x, tmp_path):
         evaluate(run, data, labels=tmp_path / "many.npz")
     with pytest.raises(DataError, match="holds no array 'q'"):
         evaluate(run, data, labels=f"{tmp_path / 'many.npz'}:q")
+    with pytest.raises(DataError, match="rows of unequal length; expected numbers or texts, one entry a sample"):
+        evaluate(run, data, labels=[[0], [1, 2]])
     with pytest.raises(DataError, match=r"type float64; top1 and top5 expect one whole number a sample"):
         evaluate(run, data, labels=np.zeros(40), metrics=["top1"])
     with pytest.raises(DataError, match=r"one value \(3\) for all samples"):
@@ -365,6 +367,9 @@ def greatest(outputs, reference, labels):
 def per_sample(outputs, reference, labels):
     return np.asarray(labels) == outputs["y"].argmax(1)
 
+def leaves(outputs, reference, labels):
+    raise SystemExit(3)
+
 def fails(outputs, reference, labels):
     raise KeyError("text")
 
@@ -381,6 +386,7 @@ nothing = 3
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     (tmp_path / "own_metrics_of_a_test.py").write_text(OWN)
+    (tmp_path / "leaving_module_of_a_test.py").write_text("raise SystemExit(0)")
     monkeypatch.chdir(tmp_path)
     yield "own_metrics_of_a_test"
     sys.modules.pop("own_metrics_of_a_test", None)
@@ -411,9 +417,50 @@ def test_a_function_itself_is_a_metric(run, x):
     assert rows["max_abs"] == pytest.approx(next(rows[name] for name in rows if name.endswith("lines")))
 
 
+def test_a_function_gets_arrays_that_it_cannot_change(run, x):
+    def overwrites(outputs, reference, labels):
+        reference["y"][:] = 0
+
+    with pytest.raises(ConfigError, match="raised ValueError for 'fp32': assignment destination is read-only"):
+        evaluate(run, [{"x": x}], metrics=[overwrites])
+
+
+def test_a_file_finds_the_modules_beside_it_also_while_it_runs(run, x, tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "beside_the_metric.py").write_text("VALUE = 4.0\n")
+    (tmp_path / "sub" / "scored.py").write_text(BESIDE)
+    before = list(sys.path)
+    found = evaluate(run, [{"x": x}], metrics=[f"{tmp_path}/sub/scored.py:late"])
+    sys.modules.pop("beside_the_metric")
+    assert found["value"].unique().to_list() == [4.0]
+    assert sys.path == before
+
+
+BESIDE = """
+from __future__ import annotations
+from dataclasses import dataclass
+@dataclass
+class Kept:
+    value: float
+def late(outputs, reference, labels):
+    import beside_the_metric
+    return Kept(beside_the_metric.VALUE).value
+"""
+
+
+def test_functions_that_would_share_a_name_are_refused_and_metrics_count_once(run, x):
+    twins = [lambda *_: 1.0, lambda *_: 2.0]
+    with pytest.raises(ConfigError, match="two functions have this name; give each a name of its own"):
+        evaluate(run, [{"x": x}], metrics=twins)
+    found = evaluate(run, [{"x": x}], metrics=["sqnr", "sqnr_db", twins[0], twins[0]], fits=["default"])
+    assert found.filter(variant="fake_quant")["metric"].n_unique() == found.filter(variant="fake_quant").height == 2
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("OWN:leaves", "raised SystemExit for 'fp32': 3; mend the function"),
+        ("leaving_module_of_a_test.py:f", "cannot be imported: SystemExit: 0"),
         ("OWN:fails", "raised KeyError for 'fp32': 'text'; mend the function"),
         (
             "OWN:short",
@@ -421,7 +468,7 @@ def test_a_function_itself_is_a_metric(run, x):
         ),
         ("OWN:words", "returned str for 'fp32'"),
         ("OWN:gratest", "has no function 'gratest'; did you mean 'greatest'"),
-        ("OWN:nothing", "is no function"),
+        ("OWN:nothing", "'nothing' is no function"),
         ("nowhere_to_be_found:f", "'nowhere_to_be_found' cannot be imported: ModuleNotFoundError"),
         ("missing.py:f", r"'missing\.py' cannot be imported: FileNotFoundError"),
         (":f", "expected module:function or file.py:function"),
@@ -464,6 +511,15 @@ def test_the_command_prints_the_table_and_the_reason(run, x, tmp_path, command):
         "evaluate", run.path, "--data", tmp_path / "eval.npz", "--labels", "y", "--classes", "--format", "csv"
     )
     assert printed.out.splitlines()[0] == "fit,variant,output,class_id,samples,agreement,low,high,confused_with"
+
+
+def test_parquet_without_a_file_is_refused_before_anything_runs(run, x, tmp_path, command):
+    np.savez(tmp_path / "eval.npz", x=x)
+    before = run.read("evaluation").height
+    code, printed = command("evaluate", run.path, "--data", tmp_path / "eval.npz", "--format", "parquet")
+    assert code == 1
+    assert printed.err == "error: --format parquet: needs a file; pass -o FILE\n"
+    assert run.read("evaluation").height == before
 
 
 def test_a_collapse_can_fail_the_command(tmp_path, run, x, command):

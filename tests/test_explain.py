@@ -326,6 +326,29 @@ def test_the_command_prints_plain_text_or_json(tmp_path: Path) -> None:
     assert (tmp_path / "page.txt").read_text() == text
 
 
+def test_a_layer_whose_measurements_are_nan_has_the_first_place(tmp_path: Path) -> None:
+    run = fitted(models.conv_relu(), draw((1, 3, 8, 8), 3), tmp_path, keep="stats")
+    feeds = draw((1, 3, 8, 8), 2, seed=2)
+    feeds[1]["x"][0, 0, 4, 4] = np.nan
+    sensitivity(run, data=feeds, views=["isolated"])
+    page = calibrant.explain(run, "conv")
+    assert {(one.rank, one.of, np.isnan(one.value)) for one in page.measured if one.metric == "cosine"} == {
+        (1, 1, True)
+    }
+
+
+def test_a_name_neither_breaks_a_line_nor_steers_the_terminal(tmp_path: Path) -> None:
+    proto, name = models.conv_relu(), "two\nlines\x1b[2J"
+    next(node for node in proto.graph.node if node.op_type == "Conv").name = name
+    run = fitted(proto, draw((1, 3, 8, 8), 3), tmp_path)
+    text = command(run.path, name).stdout
+    assert text.startswith(r"two\nlines\x1b[2J: Conv,")
+    assert "\x1b" not in text
+    found = CliRunner().invoke(app, ["sensitivity", str(run.path), "--view", "statistics"])
+    assert [line for line in found.stdout.splitlines() if line.startswith(r"two\nlines\x1b[2J  Conv")]
+    assert "\x1b" not in found.output
+
+
 def test_json_has_no_numbers_that_json_has_not(tmp_path: Path) -> None:
     run = fitted(models.conv_relu(), [{"x": np.zeros((1, 3, 8, 8), np.float32)}], tmp_path)
     text = command(run.path, "conv", "--format", "json").stdout

@@ -120,6 +120,21 @@ def test_kl_of_a_sequence_is_the_mean_over_its_steps():
 
 def test_kl_of_nan_is_nan():
     assert isnan(kl_divergence(np.array([1.0, 2.0]), np.array([1.0, nan])))
+    assert isnan(kl_divergence(np.array([1.0, nan]), np.array([1.0, 2.0])))
+    assert isnan(kl_divergence(np.array([1.0, -inf, inf]), np.array([1.0, 2.0, 3.0])))
+
+
+@pytest.mark.parametrize("shape", [(1, 0), (0, 5), (2, 0, 3)])
+def test_outputs_without_values_differ_in_nothing(shape):
+    empty = np.zeros(shape, np.float32)
+    assert {name: score(metric, [empty], [empty], [0]) for name, metric in METRICS.items() if name not in ("top1", "top5")} == {
+        "agreement": 1, "cosine": 1, "amct_similarity": 1, "sqnr_db": inf, "kl": 0, "mse": 0, "max_abs": 0
+    }  # fmt: skip
+
+
+def test_float64_outputs_beyond_the_range_of_powers_have_a_ratio():
+    assert score(METRICS["sqnr_db"], [np.array([1e-160])], [np.array([1e5])]) == -inf
+    assert score(METRICS["sqnr_db"], [np.array([1.0])], [np.array([1e200])]) == -inf
 
 
 def test_scores_of_classes_are_one_vector_a_sample():

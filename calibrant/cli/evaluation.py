@@ -68,9 +68,10 @@ def evaluate(
 
     Example: calibrant evaluate model.run --data eval.npz --labels y.npy --metric top1 --metric sqnr
     """
-    from calibrant.console import print_frame, print_note, progress_bar
+    from calibrant.console import check_form, print_frame, print_note, progress_bar
     from calibrant.evaluation import evaluation, optimizations_note
 
+    check_form(form, output)
     print_note("info", None, optimizations_note())
     with progress_bar() as progress:
         found = evaluation(

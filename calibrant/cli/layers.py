@@ -57,11 +57,12 @@ def sensitivity(
 
     Example: calibrant sensitivity model.run --data eval.npz
     """
-    from calibrant.console import print_frame, print_table, progress_bar
+    from calibrant.console import check_form, print_frame, print_table, progress_bar
     from calibrant.layer_views.bars import bar_frame
     from calibrant.sensitivity import VIEWS, best_view, sensitivity, worst_first
     from calibrant.stats.run import open_run
 
+    check_form(form, output)
     opened = open_run(run)
     views = VIEWS if not view or ViewName.all in view else [one.value for one in view]
     with progress_bar() as progress:

@@ -55,9 +55,9 @@ def power_and_noise(reference: Array, output: Array) -> tuple[float, float]:
     """
     x, y = np.asarray(reference, np.float64), np.asarray(output, np.float64)
     same = (x == y) | (np.isnan(x) & np.isnan(y))
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # float64 outputs may have powers that it has not
         difference = np.subtract(x, y, out=np.zeros_like(x), where=~same)
-    return float(np.sum(x[np.isfinite(x)] ** 2)), float(np.sum(difference**2))
+        return float(np.sum(x[np.isfinite(x)] ** 2)), float(np.sum(difference**2))
 
 
 def decibels(power: float, noise: float) -> float:
@@ -69,7 +69,8 @@ def decibels(power: float, noise: float) -> float:
     """
     if noise == 0:
         return inf
-    return -inf if power == 0 or noise == inf else 10 * log10(power / noise)
+    ratio = power / noise
+    return -inf if ratio == 0 or noise == inf else 10 * log10(ratio)
 
 
 def cosine(reference: Array, output: Array) -> float:
@@ -103,19 +104,20 @@ def kl_divergence(reference: Array, output: Array) -> float:
     """Return sum p log(p / q) in nats over the last axis longer than 1, the mean over the other axes.
 
     p and q are the outputs themselves where those of the reference are probabilities (none negative, sums of 1 up to 1e-3), else
-    their softmax. q is scaled to a sum of 1, and no probability counts as less than 1e-12.
+    their softmax. q is scaled to a sum of 1, and no probability counts as less than 1e-12. NaN where either is not finite; 0 of
+    outputs without values.
 
     Example:
         >>> round(kl_divergence(np.array([0.5, 0.5]), np.array([0.25, 0.75])), 6)
         0.143841
     """
     x, y = _rows(reference), _rows(output)
-    if _are_probabilities(x):
-        p, q = _scaled(x), _scaled(y)
-    else:
-        p, q = _softmax(x), _softmax(y)
+    if not x.size:
+        return 0.0
+    with np.errstate(invalid="ignore"):  # what is not finite gives NaN
+        p, q = (_scaled(x), _scaled(y)) if _are_probabilities(x) else (_softmax(x), _softmax(y))
     terms = np.where(p > 0, p * (np.log(np.maximum(p, _TINY)) - np.log(np.maximum(q, _TINY))), 0)
-    return float(terms.sum(axis=1).mean()) if np.isfinite(q).all() else float("nan")
+    return float(terms.sum(axis=1).mean()) if np.isfinite(p).all() and np.isfinite(q).all() else float("nan")
 
 
 def rank_of(output: Array, label: int) -> float:
@@ -192,8 +194,7 @@ def _scaled(x: Floats) -> Floats:
 
 
 def _softmax(x: Floats) -> Floats:
-    with np.errstate(invalid="ignore"):
-        powers = np.exp(x - x.max(axis=1, keepdims=True))
+    powers = np.exp(x - x.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 

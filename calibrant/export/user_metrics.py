@@ -2,13 +2,14 @@
 
 ``function(outputs, reference, labels)`` gets the outputs of one variant and those of the float model as dicts of output name to an
 array of shape (N, ...), or to a list of N arrays where their shapes differ from sample to sample, and the labels as they were given
-(None without). It returns one number, or one number a sample, of which the mean and its interval are taken.
+(None without). It returns one number, or one number a sample, of which the mean and its interval are taken. The arrays are read-only,
+because other metrics and variants see them too.
 """
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -32,10 +33,12 @@ class UserMetric:
     Attributes:
         name: ``module:function``, as in the table `evaluation`.
         function: (outputs, reference, labels) -> a number, or one a sample.
+        folders: where modules that the function imports are searched first.
     """
 
     name: str
     function: UserFunction
+    folders: tuple[Path, ...] = ()
 
     def __call__(self, variant: str, outputs: Outputs, reference: Outputs, labels: Any, samples: int) -> Any:
         """Return the function's answer, checked: a float, or an array of shape (samples,).
@@ -44,10 +47,11 @@ class UserMetric:
             ConfigError: the function raised, or returned something else; the message names function and variant.
         """
         try:
-            answer = self.function(outputs, reference, labels)
+            with _importable(self.folders):
+                answer = self.function(_read_only(outputs), _read_only(reference), labels)
         except CalibrantError:
             raise
-        except Exception as error:  # whatever a function of the user's raises
+        except (Exception, SystemExit) as error:  # whatever a function of the user's raises
             message = f"--metric {self.name}: raised {type(error).__name__} for '{variant}': {first_line(error)}; mend the function"
             raise ConfigError(message) from error
         return self._checked(answer, variant, samples)
@@ -68,6 +72,19 @@ class UserMetric:
         raise ConfigError(message)
 
 
+def _read_only(outputs: Outputs) -> dict[str, Array | list[Array]]:
+    """Return the outputs without leave to change them."""
+    return {
+        name: _view(part) if isinstance(part, np.ndarray) else list(map(_view, part)) for name, part in outputs.items()
+    }
+
+
+def _view(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def _described(answer: Any, values: Array) -> str:
     if isinstance(answer, np.ndarray) or (
         isinstance(answer, list | tuple) and values.ndim and values.dtype.kind != "O"
@@ -79,7 +96,7 @@ def _described(answer: Any, values: Array) -> str:
 def user_metric(given: str | UserFunction) -> UserMetric:
     """Return the metric of ``module:function``, ``path/file.py:function`` or a function itself.
 
-    The current folder is searched for the module as well.
+    The current folder, and that of a file, are searched for modules as well, also while the function runs.
 
     Raises:
         ConfigError: no such module or function, or the module cannot be imported; the message names it.
@@ -94,40 +111,67 @@ def user_metric(given: str | UserFunction) -> UserMetric:
     if not place or not name:
         message = f"--metric {given}: expected module:function or file.py:function"
         raise ConfigError(message)
-    module = _import(given, place)
+    folders = (Path.cwd(), *([Path(place).resolve().parent] if place.endswith(".py") else []))
+    module = _import(given, place, folders)
     function = getattr(module, name, None)
     if not callable(function):
         functions = [key for key, value in vars(module).items() if callable(value)]
-        what = "is no function" if hasattr(module, name) else f"has no function '{name}'{nearest(name, functions)}"
-        message = f"--metric {given}: module '{place}' {what}; expected a function of (outputs, reference, labels)"
+        what = f"has no function '{name}'{nearest(name, functions)}"
+        what = f"'{name}' is no function" if hasattr(module, name) else f"module '{place}' {what}"
+        message = f"--metric {given}: {what}; expected a function of (outputs, reference, labels)"
         raise ConfigError(message)
-    return UserMetric(f"{Path(place).stem if place.endswith('.py') else place}:{name}", function)
+    return UserMetric(f"{Path(place).stem if place.endswith('.py') else place}:{name}", function, folders)
 
 
-def _import(given: str, place: str) -> ModuleType:
+def check_names(metrics: Sequence[UserMetric]) -> None:
+    """Refuse functions that the tables could not tell apart.
+
+    Raises:
+        ConfigError: two have one name.
+    """
+    names = [metric.name for metric in metrics]
+    for name in names:
+        if names.count(name) > 1:
+            message = (
+                f"--metric {name}: two functions have this name; give each a name of its own (def, or __qualname__)"
+            )
+            raise ConfigError(message)
+
+
+def _import(given: str, place: str, folders: Sequence[Path]) -> ModuleType:
     try:
-        with _current_folder():
+        with _importable(folders):
             return _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    except Exception as error:  # whatever importing a file of the user's raises
+    except (Exception, SystemExit) as error:  # whatever importing a file of the user's raises
         message = f"--metric {given}: '{place}' cannot be imported: {type(error).__name__}: {first_line(error)}"
         raise ConfigError(message) from error
 
 
 def _load_file(path: Path) -> ModuleType:
-    spec = spec_from_file_location(path.stem, path)
+    """Import a file under a name that no other module has; dataclasses, among others, look their module up by its name."""
+    name = f"{path.stem} of {path.resolve().parent}"
+    spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise FileNotFoundError(path)
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 
 @contextmanager
-def _current_folder() -> Iterator[None]:
-    """Let modules of the current folder be imported while the block runs."""
-    folder = str(Path.cwd())
-    sys.path.insert(0, folder)
+def _importable(folders: Sequence[Path]) -> Iterator[None]:
+    """Let modules of these folders be imported while the block runs; those of the last one are found first."""
+    names = [str(folder) for folder in folders]
+    for name in names:
+        sys.path.insert(0, name)
     try:
         yield
     finally:
-        sys.path.remove(folder)
+        for name in names:
+            with suppress(ValueError):  # the user's code may have changed the path
+                sys.path.remove(name)

@@ -36,7 +36,7 @@ def read_labels(labels: Labels, data: object) -> Array:
     Raises:
         DataError: no such file or array, several arrays without a key, Python objects, or one number for all samples.
     """
-    array = _read(labels, data) if isinstance(labels, str | Path) else np.asarray(labels)
+    array = _read(labels, data) if isinstance(labels, str | Path) else _as_array(labels)
     if array.dtype.hasobject:
         message = (
             "--labels: hold Python objects or rows of unequal length; expected numbers or texts, one entry a sample"
@@ -46,6 +46,13 @@ def read_labels(labels: Labels, data: object) -> Array:
         message = f"--labels: one value ({array}) for all samples; expected one entry a sample"
         raise DataError(message)
     return array
+
+
+def _as_array(labels: Sequence[Any] | Array) -> Array:
+    try:
+        return np.asarray(labels)
+    except ValueError:  # rows of unequal length
+        return np.asarray(None)
 
 
 def class_labels(labels: Array) -> list[int]:

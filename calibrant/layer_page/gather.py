@@ -1,6 +1,8 @@
 """A page put together from a run's tables."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import isnan
 from typing import Any, Final
 
 import polars as pl
@@ -87,8 +89,13 @@ def _measured(rows: LayerRows) -> tuple[Measured, ...]:
     for row in own.iter_rows(named=True):
         ranked = worst_first(everything.filter(view=row["view"]), row["metric"])["value"].to_list()
         values = {name: row[name] for name in ("view", "metric", "value", "low", "high", "samples")}
-        found.append(Measured(**values, rank=ranked.index(row["value"]) + 1, of=len(ranked)))
+        found.append(Measured(**values, rank=_place(ranked, row["value"]), of=len(ranked)))
     return tuple(found)
+
+
+def _place(ranked: Sequence[float], value: float) -> int:
+    """Return the place of a value, 1 for the first; NaN, which equals nothing, is ranked before all."""
+    return 1 if isnan(value) else ranked.index(value) + 1
 
 
 def _events(rows: LayerRows) -> tuple[Note, ...]:
