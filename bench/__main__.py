@@ -63,7 +63,11 @@ def measure(cases: Sequence[Case], setting: Setting, *, quiet: bool) -> list[Out
         print(table.HEADER)
     for number, case in enumerate(cases, 1):
         print(f"[{number}/{len(cases)}] {case.name}", file=sys.stderr, flush=True)
-        outcomes.append(run(case, setting))
+        try:
+            outcomes.append(run(case, setting))
+        except Exception as error:  # one rival that fails must not cost the figures of all
+            print(f"case failed: {case.name}: {type(error).__name__}: {error}", file=sys.stderr)
+            continue
         if not quiet:
             print(*table.rows(outcomes[-1]), sep="\n", flush=True)
     return outcomes
@@ -83,7 +87,7 @@ def tell(outcomes: Sequence[Outcome], arguments: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0, also where bars are missed, since a busy machine is no failure of the code; 1 with --fail."""
+    """Return 0, also where bars are missed, since a busy machine is no failure of the code; 1 with --fail, or where a case failed."""
     arguments = arguments_of(argv)
     with tempfile.TemporaryDirectory() as folder:
         models = find_models(arguments.models, arguments.data)
@@ -95,7 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not cases:
             print(f"no case matches {' '.join(arguments.words)}; --list names them", file=sys.stderr)
             return 2
-        return tell(measure(cases, setting, quiet=arguments.json), arguments)
+        outcomes = measure(cases, setting, quiet=arguments.json)
+        return tell(outcomes, arguments) or int(len(outcomes) < len(cases))
 
 
 if __name__ == "__main__":

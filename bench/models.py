@@ -27,11 +27,12 @@ def find_models(models: Path | None, data: Path | None) -> tuple[tuple[Path, Pat
 
 
 def read_samples(path: Path, share: float) -> Arrays:
-    """Return the samples of a file, repeated or cut to at most SAMPLES and INPUT_BYTES."""
+    """Return the samples of a file, repeated or cut to at most SAMPLES and INPUT_BYTES, in whole batches of eight where they fill one."""
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files if file[name].ndim}
     each = sum(array[:1].nbytes for array in arrays.values())
     count = max(int(min(SAMPLES, INPUT_BYTES // each) * share), 1)
+    count = count // 8 * 8 or count  # quantize_static refuses a short last batch
     return {name: np.resize(array, (count, *array.shape[1:])) for name, array in arrays.items()}
 
 

@@ -1,6 +1,7 @@
 """What the bench prints and keeps: a Markdown table, a results file without host names or paths, and the table of the documentation."""
 
 import json
+import math
 import os
 import platform
 import statistics
@@ -81,8 +82,8 @@ def _case(outcome: Outcome) -> dict[str, Any]:
         {
             "name": figure.name,
             "unit": figure.unit,
-            "median": outcome.median(index),
-            "spread": spread(outcome.values[index]),
+            "median": _or_null(outcome.median(index)),
+            "spread": _or_null(spread(outcome.values[index])),
             "bar": None if figure.bar is None else figure.bar.limit,
             "at_most": None if figure.bar is None else figure.bar.at_most,
             "met": None if figure.bar is None else index not in outcome.missed(),
@@ -98,6 +99,10 @@ def _case(outcome: Outcome) -> dict[str, Any]:
         "floor_ms": outcome.floor_ms,
         "threads": outcome.threads,
     }
+
+
+def _or_null(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def save(outcomes: Sequence[Outcome], size: float, folder: Path) -> Path:

@@ -94,6 +94,36 @@ def test_words_choose_and_none_that_matches_is_an_error(bench, capsys):
     assert "no case matches nothing of that name; --list names them" in capsys.readouterr().err
 
 
+def test_a_case_that_fails_costs_no_other(bench, tmp_path, capsys, monkeypatch):
+    import bench.__main__ as command
+
+    contest = bench["contest"]
+
+    def broken(_):
+        raise ValueError("no such model")
+
+    figures = (contest.Figure("milliseconds", contest.alone("ours"), "ms"),)
+    cases = [
+        contest.Case("a/broken", broken, figures),
+        contest.Case("a/fine", lambda _: contest.Contest({"ours": list}), figures),
+    ]
+    monkeypatch.setattr(command, "chosen", lambda setting, words: iter(cases))
+    assert command.main(["--json", "--out", str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    assert "case failed: a/broken: ValueError: no such model" in told.err
+    assert [case["name"] for case in json.loads(told.out)["cases"]] == ["a/fine"]
+
+
+def test_what_a_busy_machine_leaves_open_is_no_number(bench):
+    from bench.captures import beyond_the_first_batch
+
+    readings = {"stats": 40.0, "stats one batch": 22.0, "exposing": 20.0, "exposing one batch": 8.0}
+    assert beyond_the_first_batch(readings) == 1.5
+    unknown = beyond_the_first_batch({**readings, "stats": 20.0})
+    assert unknown != unknown
+    assert not bench["bars"].CAPTURE.is_met(unknown)
+
+
 @pytest.fixture
 def outcome(bench):
     """What a case measured: 12, 10 and 14 ms against 4 ms each."""
