@@ -58,6 +58,8 @@ def shapes_of_trouble(n: int) -> dict[str, np.ndarray]:
         "alternating": np.resize(F32([1.5, 2.5]), n),
         "blocks": np.repeat(base[: n // 1000 + 1], 1000)[:n],
         "constant": np.full(n, -3, F32),
+        "dead_channels": np.where(np.arange(n) // 500 % 2 == 0, F32(-0.0), np.repeat(base[: n // 250 + 1], 250)[:n]),
+        "constant_but_nan": np.where(np.arange(n) % 1000 == 7, F32(np.nan), F32(1.5)),
         "zeros": np.zeros(n, F32),
         "integers": rng.integers(0, 17, n).astype(F32),
         "patterns": rng.integers(0, 2**32, n, dtype=np.uint32).view(F32),

@@ -19,9 +19,9 @@ Table = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 
 @kernel
-def _span_bounds(block: Keys, first: Number, maxima: Orders, minima: Orders) -> tuple[Number, Number]:
-    """Fill in the greatest and the least order of each span of a block, from span `first` on; return those of the block."""
-    highest, lowest = np.int32(-0x7FFFFFFF - 1), np.int32(0x7FFFFFFF)
+def _span_bounds(block: Keys, first: Number, maxima: Orders, minima: Orders) -> tuple[Number, Number, Number]:
+    """Fill in greatest and least order of a block's spans, from span `first` on; return the block's, and how many are constant."""
+    highest, lowest, constant = np.int32(-0x7FFFFFFF - 1), np.int32(0x7FFFFFFF), np.int64(0)
     for span in range(-(-block.size // SPAN)):
         greatest, least = np.int32(-0x7FFFFFFF - 1), np.int32(0x7FFFFFFF)
         start = np.uint64(span * SPAN)
@@ -36,7 +36,8 @@ def _span_bounds(block: Keys, first: Number, maxima: Orders, minima: Orders) -> 
                 greatest, least = max(greatest, order), min(least, order)
         maxima[first + span], minima[first + span] = greatest, least
         highest, lowest = max(highest, greatest), min(lowest, least)
-    return highest, lowest
+        constant += np.int64(greatest == least)
+    return highest, lowest, constant
 
 
 @kernel
@@ -71,8 +72,8 @@ def _finite_bounds(block: Keys, first: Number, maxima: Orders, minima: Orders) -
 
 @kernel
 def _survey_block(block: Keys, first: Number, facts: Counts, maxima: Orders, minima: Orders) -> tuple[Number, Number]:
-    """Note what a block holds; return its zeros, and whether all its values are the same one other than zero."""
-    greatest, least = _span_bounds(block, first, maxima, minima)
+    """Note what a block holds; return its zeros, and whether a span of it holds one value only and all are finite."""
+    greatest, least, constant = _span_bounds(block, first, maxima, minima)
     zeros, smallest = _zeros_and_smallest(block)
     facts[ZEROS] += zeros
     facts[LEAST] = min(facts[LEAST], (np.int64(smallest) + 1) >> 1)
@@ -81,7 +82,8 @@ def _survey_block(block: Keys, first: Number, facts: Counts, maxima: Orders, min
         nans, infinities = _finite_bounds(block, first, maxima, minima)
         facts[NANS] += nans
         facts[INFINITIES] += infinities
-    return zeros, greatest == least and zeros == 0
+        return zeros, False
+    return zeros, constant > 0
 
 
 @kernel
@@ -124,6 +126,20 @@ def _count_whole(block: Keys, shift: Number, table: Table) -> None:
 
 
 @kernel
+def _count_spans(block: Keys, shift: Number, table: Table, first: Number, maxima: Orders, minima: Orders) -> None:
+    """Count a finite block some of whose spans are constant, at once each; of zeros nothing is to be counted."""
+    for span in range(-(-block.size // SPAN)):
+        start, stop = np.uint64(span * SPAN), np.uint64(min((span + 1) * SPAN, block.size))
+        if maxima[first + span] == minima[first + span]:
+            count = np.uint32(stop - start) if np.uint32(block[start] << np.uint32(1)) else np.uint32(0)
+            table[block[start] >> shift] += count
+            continue
+        for i in range(start, stop):
+            if np.uint32(block[i] << np.uint32(1)):
+                table[block[i] >> shift] += np.uint32(1)
+
+
+@kernel
 def count_dense(bits: Keys, shift: Number, table: Table, facts: Counts, maxima: Orders, minima: Orders) -> None:
     """Count patterns into a table that is indexed by their keys; its spare counters mean nothing.
 
@@ -140,9 +156,9 @@ def count_dense(bits: Keys, shift: Number, table: Table, facts: Counts, maxima: 
         block = bits[start : start + BLOCK]
         for line in range(BLOCK // CACHE_LINE):  # the memory would idle while this block is counted
             prefetch(bits, min(start + BLOCK + line * CACHE_LINE, bits.size - 1))
-        zeros, is_constant = _survey_block(block, start // SPAN, facts, maxima, minima)
-        if is_constant:
-            table[block[0] >> shift] += np.uint32(block.size)
+        zeros, has_constant = _survey_block(block, start // SPAN, facts, maxima, minima)
+        if has_constant:
+            _count_spans(block, shift, table, start // SPAN, maxima, minima)
         elif zeros == 0 and block.size == BLOCK:
             _count_whole(block, shift, table)
         else:
