@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 Notice = Callable[[Event], None]
+Weights = Mapping[str, Any]  # layer -> array
 FIT: Final = "qat"  # the name of the fit in the run
 
 
@@ -94,15 +95,18 @@ def save_quant_retrain_model(
 
     trained = trained_layers(model)
     plain = float_model(model)
-    resolved, _ = resolved_layers(config_file, plain, input_data, SettingsOptions(strict_amct, freeze))
+    resolved, seen = resolved_layers(config_file, plain, input_data, SettingsOptions(strict_amct, freeze))
     _check_settings(os.fspath(config_file), [one.settings for one in trained], resolved.settings)
     place, names = os.fspath(save_path), OnnxNames(input_names, output_names, dynamic_axes)
     found = {one.settings.layer: one.values for one in trained}
     weights = {one.layer: found[one.layer] for one in resolved.settings}  # in the order in which the layers run
-    source = _write_float(plain, place, input_data, names, weights)
+    others = {
+        name: plain.get_parameter(f"{name}.weight").numpy(force=True) for name in seen.trainable if name not in weights
+    }
+    source = _write_float(plain, place, input_data, names, (weights, others))
     feeds = _named_feeds(source, sample_feeds(input_data)) if data is None else data
     captured = _captured(source, feeds, Path(_run_folder(place) if run is None else run), progress)
-    events = _fit(captured, read_retrain_json(os.fspath(config_file)), trained, resolved.events)
+    events = _fit(captured, read_retrain_json(os.fspath(config_file)), trained, [*seen.events, *resolved.events])
     say(events, notice)
     return _export(captured, place, Path(record_file), progress)
 
@@ -126,7 +130,7 @@ def _run_folder(prefix: str) -> str:
 
 
 def _write_float(
-    model: "nn.Module", prefix: str, input_data: Any, names: OnnxNames, weights: Mapping[str, Any]
+    model: "nn.Module", prefix: str, input_data: Any, names: OnnxNames, weights: tuple[Weights, Weights]
 ) -> Path:
     from calibrant.quantizers.qat.trained import write_onnx
     from calibrant.trained_graph import name_layers
@@ -137,7 +141,7 @@ def _write_float(
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as partial:
             write_onnx(model, partial, input_data, names.inputs, names.outputs, names.dynamic_axes)
-            name_layers(partial, weights)
+            name_layers(partial, *weights)
     except OSError as error:
         message = f"export: cannot write to '{path}': {error.strerror or error}; choose another save_path"
         raise ExportError(message) from error

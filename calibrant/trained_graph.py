@@ -16,7 +16,7 @@ _LAYERS: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _PASSING: Final = ("Transpose", "Identity", "Cast")
 
 
-def name_layers(path: Path, weights: Mapping[str, Array]) -> None:
+def name_layers(path: Path, weights: Mapping[str, Array], others: Mapping[str, Array] | None = None) -> None:
     """Give the nodes of an ONNX file the names that their layers have in PyTorch.
 
     A node is found by its weight: the initializer ``<layer>.weight``, maybe transposed on the way, or else one of equal values.
@@ -25,14 +25,19 @@ def name_layers(path: Path, weights: Mapping[str, Array]) -> None:
     Args:
         path: the file; it is written again.
         weights: layer -> its weight as PyTorch has it, in the order in which the layers run.
+        others: the same for layers that may be missing.
 
     Raises:
         ExportError: the exported model has no node, or several, for a layer; names it.
     """
     model = onnx.load(path)
     nodes = _told_apart({layer: _readers_of(model.graph, layer, weight) for layer, weight in weights.items()})
+    for layer, weight in (others or {}).items():
+        free = [place for place in _readers_of(model.graph, layer, weight) if place not in nodes.values()]
+        if len(free) == 1:
+            nodes[layer] = free[0]
     for node in model.graph.node:
-        if node.name in weights:
+        if node.name in nodes:
             node.name = f"{node.name}_{node.op_type}"
     for layer, position in nodes.items():
         model.graph.node[position].name = layer

@@ -1,6 +1,7 @@
 """Real images: what training wins back, and the exported model against PyTorch. The measured figure is `just bench-qat`."""
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,8 @@ def test_every_prediction_is_pytorch_s_in_evaluation(tmp_path):
 
 def test_the_example_runs(tmp_path):
     command = [sys.executable, "-W", "error", str(ROOT / "examples" / "train_digits.py"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # pytest-xdist runs one process a core already
+    done = subprocess.run(command, capture_output=True, text=True, env=alone)
     assert done.returncode == 0, done.stderr
     assert "ulq" in done.stdout
     assert (tmp_path / "digits_deploy_model.onnx").is_file()

@@ -132,6 +132,18 @@ def test_the_run_the_record_and_the_configuration_tell_of_the_training(tmp_path)
     assert "6 layers on 4 samples: 6 bit-equal" in " ".join(run.read("events").filter(stage="verify")["message"])
 
 
+def test_what_stays_in_float_is_told_in_the_run(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2), nn.Linear(2, 2).double())
+    model[3].forward = lambda x: x  # of no use, so that its type does no harm
+    made = in_training(tmp_path, model, random(3, 4), lambda content: content["2"].update(retrain_enable=False))
+    made(random(3, 4))
+    run = save(tmp_path, made, random(3, 4))
+    told = run.read("events").filter(fit="qat", layer="3")["message"].to_list()
+    assert told == ["layer '3' stays in float: it computes in float64; float32 or float16 is expected"]
+    plan = run.read("plan").filter(fit="qat", layer="2").row(0, named=True)
+    assert (plan["enabled"], plan["reason"]) == (False, "it was not trained for quantization")
+
+
 def test_folded_batch_norm_scales_the_weights(tmp_path):
     model = trained(tmp_path)
     save(tmp_path, model)

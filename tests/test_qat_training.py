@@ -1,6 +1,7 @@
 """Models in training: the first clip ends, what the optimizer moves, siblings, state dicts, several processes."""
 
 import copy
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -258,9 +259,10 @@ dist.destroy_process_group()
 def test_processes_agree_on_the_mean_of_their_ends(tmp_path):
     code = WORKER.format(tests=str(Path(__file__).parent))
     command = [sys.executable, "-W", "ignore", "-c", code]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # pytest-xdist runs one process a core already
     workers = [
         subprocess.Popen(
-            [*command, str(rank), str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, str(rank), str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=alone
         )
         for rank in range(2)
     ]

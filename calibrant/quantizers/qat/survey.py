@@ -110,7 +110,7 @@ def survey(model: nn.Module, input_data: Any) -> Survey:
         watched.lone_norms(),
         {name: numbers[key] for name, key in watched.keys.items()},
         tuple(
-            Event("ingest", "info", f"layer '{row.layer}' stays in float: {row.reason}", row.layer)
+            Event("fit", "info", f"layer '{row.layer}' stays in float: {row.reason}", row.layer)
             for row in rows
             if row.reason
         ),

@@ -133,7 +133,9 @@ def _give_biases(model: nn.Module) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back what the exporters say of their own future and of traced Python values."""
+    """Hold back what the exporters say of their own future, of traced Python values, and of graphs that they cannot write."""
+    if (log := getattr(torch._C, "_jit_set_onnx_log_enabled", None)) is not None:
+        log(False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
