@@ -101,7 +101,8 @@ def fold_samples(
     low, high = np.empty(channels, np.int32), np.empty(channels, np.int32)
     for i in range(samples):
         start = i * outer * channels * inner
-        low[:], high[:] = np.int32(INFINITY_ORDER), np.int32(~INFINITY_ORDER)
+        for channel in range(channels):
+            low[channel], high[channel] = np.int32(INFINITY_ORDER), np.int32(~INFINITY_ORDER)
         if inner == 1:
             found = _fold_rows(values, bits, start, shape, sums[i], squares[i], low, high)
         else:

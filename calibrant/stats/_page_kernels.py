@@ -69,7 +69,7 @@ def pour(
         source, counts = table[page * PAGE : (page + 1) * PAGE], _page(pool, slots[page])
         for i in range(PAGE):
             counts[i] += source[i]
-        source[:] = 0
+            source[i] = 0
     return last + 1, used
 
 
