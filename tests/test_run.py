@@ -1,6 +1,7 @@
 """The run directory: what is a run, what is refused, tables, fits side by side, events."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 import pytest
@@ -9,6 +10,8 @@ from calibrant.errors import LayerNotFoundError, RunError, SchemaError
 from calibrant.stats.events import Event
 from calibrant.stats.run import FitRecord, RunInfo, create_run, open_run, remove_run
 from calibrant.stats.tables import SCHEMAS, empty_frame, layers_frame
+
+A_FIT = FitRecord("quant.cfg", "batch_num: 1", "00", False)
 
 
 def make_info(**changes):
@@ -158,3 +161,49 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(RunError, match="cannot make the run folder"):
         create_run(tmp_path / "deep" / "r", make_info())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_that_opened_the_run_before_either_wrote_undo_nothing_of_each_other(tmp_path):
+    one = create_run(tmp_path / "r", make_info())
+    other = open_run(one.path)
+    one.update_info(fits={"a": A_FIT, "b": A_FIT}, seconds={"fit": 1.0})
+    other.update_info(fits={"c": A_FIT}, seconds={"export": 2.0})
+    one.update_info(fits={"b": A_FIT})  # takes "a" out, and knows nothing of "c"
+    found = open_run(one.path).info
+    assert sorted(found.fits) == ["b", "c"]
+    assert found.seconds == {"fit": 1.0, "export": 2.0}
+
+
+def test_writers_of_one_table_take_turns(tmp_path):
+    path = create_run(tmp_path / "r", make_info()).path
+
+    def write(layer):
+        run = open_run(path)
+        for view in ("statistics", "isolated", "whole"):
+            row = {
+                **dict.fromkeys(SCHEMAS["sensitivity"]),
+                "fit": "a",
+                "layer_id": layer,
+                "view": view,
+                "metric": "mse",
+            }
+            run.replace_sensitivity(pl.DataFrame([row], schema=SCHEMAS["sensitivity"]))
+            run.replace_events(["sensitivity"], f"fit {layer}", [Event("sensitivity", "info", view)])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    run = open_run(path)
+    assert run.read("sensitivity").height == 8 * 3
+    assert run.read("events").height == 8
+
+
+def test_a_dropped_fit_leaves_nothing(tmp_path):
+    run = create_run(tmp_path / "r", make_info())
+    run.update_info(fits={"a": A_FIT, "b": A_FIT})
+    for fit in ("a", "b"):
+        row = {**dict.fromkeys(SCHEMAS["sensitivity"]), "fit": fit, "layer_id": 0, "view": "whole", "metric": "mse"}
+        run.replace_sensitivity(pl.DataFrame([row], schema=SCHEMAS["sensitivity"]))
+        run.replace_events(["fit"], fit, [Event("fit", "info", "made")])
+    run.drop_fit("a", ["fit"])
+    assert (list(run.info.fits), list(open_run(run.path).info.fits)) == (["b"], ["b"])
+    assert run.read("sensitivity")["fit"].to_list() == run.read("events")["fit"].to_list() == ["b"]

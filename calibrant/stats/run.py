@@ -18,6 +18,7 @@ import polars as pl
 from calibrant.errors import LayerNotFoundError, RunError, nearest
 from calibrant.stats.events import Event, Stage
 from calibrant.stats.keep import Keep
+from calibrant.stats.run_lock import sole_writer
 from calibrant.stats.scales_hash import scales_hashes
 from calibrant.stats.tables import FIT_TABLES, SCHEMA_VERSION, SCHEMAS, conform, empty_frame, write_frame
 from calibrant.whole_files import whole_file
@@ -129,6 +130,14 @@ def _info_from_json(text: str, path: Path) -> RunInfo:
     except (json.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
         message = f"{path}: not a run description of calibrant ({error}); pass the folder of a run"
         raise RunError(message) from error
+
+
+def _merged(before: Any, after: Any, now: Any) -> Any:
+    """Return a field after a change from `before` to `after`, where it is `now` already; of a dict only the changed keys change."""
+    if not isinstance(before, dict) or not isinstance(after, dict) or not isinstance(now, dict):
+        return after
+    stays = {key: value for key, value in now.items() if key in after or key not in before}
+    return stays | {key: value for key, value in after.items() if key not in before or before[key] != value}
 
 
 def _write_atomically(path: Path, text: str) -> None:
@@ -253,10 +262,20 @@ class Run:
         return prepared_file(self.path)
 
     def update_info(self, **changes: Any) -> None:
-        """Change fields of `info` and write run.json, whole or not at all."""
-        self.info = replace(self.info, **changes)
-        text = json.dumps(asdict(self.info), indent=2, ensure_ascii=False)
-        _write_atomically(self.path / RUN_FILE, text + "\n")
+        """Change fields of `info` and write run.json, whole or not at all; what another process has written meanwhile stays."""
+        with sole_writer(self.path):
+            now = self._info_now()
+            merged = {
+                name: _merged(getattr(self.info, name), value, getattr(now, name)) for name, value in changes.items()
+            }
+            self.info = replace(now, **merged)
+            text = json.dumps(asdict(self.info), indent=2, ensure_ascii=False)
+            _write_atomically(self.path / RUN_FILE, text + "\n")
+
+    def _info_now(self) -> RunInfo:
+        """Return what run.json says, or what it is to say first."""
+        file = self.path / RUN_FILE
+        return _info_from_json(file.read_text(encoding="utf-8"), file) if file.is_file() else self.info
 
     def table_files(self, table: str) -> list[Path]:
         """Return the Parquet files of a table: one file, or parts where it was written in shards.
@@ -301,14 +320,21 @@ class Run:
 
         What was measured of the old fit is dropped: its evaluation, and the sensitivity of layers that have other scales now.
         """
-        for table in FIT_TABLES:
-            others = self.read(table).filter(pl.col("fit") != fit)
-            new = conform(table, frames[table])
-            self.write(table, pl.concat([others, new]).sort("fit", maintain_order=True))
-        self._drop_stale_sensitivity(fit, frames)
-        for table in ("evaluation", "class_agreement"):
-            if self.table_files(table):
-                self.write(table, self._completed(table).filter(pl.col("fit").ne_missing(fit)))
+        with sole_writer(self.path):
+            for table in FIT_TABLES:
+                others = self.read(table).filter(pl.col("fit") != fit)
+                new = conform(table, frames[table])
+                self.write(table, pl.concat([others, new]).sort("fit", maintain_order=True))
+            self._drop_stale_sensitivity(fit, frames)
+            for table in ("evaluation", "class_agreement"):
+                if self.table_files(table):
+                    self.write(table, self._completed(table).filter(pl.col("fit").ne_missing(fit)))
+
+    def drop_fit(self, fit: str, stages: Iterable[Stage]) -> None:
+        """Take a fit out of the run, with what was measured of it and the events of these stages."""
+        self.replace_fit(fit, {table: empty_frame(table) for table in FIT_TABLES})
+        self.replace_events(stages, fit, [])
+        self.update_info(fits={name: record for name, record in self.info.fits.items() if name != fit})
 
     def _drop_stale_sensitivity(self, fit: str, frames: Mapping[str, pl.DataFrame]) -> None:
         """Drop measurements of layers that a new fit of this name gives other scales."""
@@ -325,8 +351,9 @@ class Run:
     def replace_sensitivity(self, frame: pl.DataFrame) -> None:
         """Add rows to `sensitivity`; they replace older ones of the same layer and view."""
         new = conform("sensitivity", frame)
-        old = self.read("sensitivity").join(new, on=["fit", "layer_id", "view"], how="anti")
-        self.write("sensitivity", pl.concat([old, new]).sort("fit", "layer_id", "view", maintain_order=True))
+        with sole_writer(self.path):
+            old = self.read("sensitivity").join(new, on=["fit", "layer_id", "view"], how="anti")
+            self.write("sensitivity", pl.concat([old, new]).sort("fit", "layer_id", "view", maintain_order=True))
 
     def fit_record(self, fit: str) -> FitRecord:
         """Return what a fit was made from.
@@ -391,14 +418,14 @@ class Run:
 
     def replace_events(self, stages: Iterable[Stage], fit: str | None, events: Iterable[Event]) -> None:
         """Put the events of these stages (of one fit) in the place of those that an earlier pass left."""
-        old = self.read("events")
         same_fit = pl.col("fit").is_null() if fit is None else pl.col("fit") == fit
-        kept = old.filter(~(pl.col("stage").is_in(list(stages)) & same_fit))
+        replaced = pl.col("stage").is_in(list(stages)) & same_fit
         rows = [{"fit": fit, **asdict(event)} for event in events]
         new = (
             conform("events", pl.DataFrame(rows, schema_overrides=SCHEMAS["events"])) if rows else empty_frame("events")
         )
-        self.write("events", pl.concat([kept, new]))
+        with sole_writer(self.path):
+            self.write("events", pl.concat([self.read("events").filter(~replaced), new]))
 
     def replace_evaluation(self, frame: pl.DataFrame) -> None:
         """Add rows to `evaluation`; they replace older ones of the same fit, variant, output and metric.
@@ -421,5 +448,6 @@ class Run:
         new = conform(table, frame)
         names = [*keys, *(expression.meta.output_name() for expression in more)]
         taken = new.with_columns(*more).select(names).unique()
-        old = self._completed(table).with_columns(*more).join(taken, on=names, how="anti", nulls_equal=True)
-        self.write(table, pl.concat([old.select(*SCHEMAS[table]), new]).sort(keys, maintain_order=True))
+        with sole_writer(self.path):
+            old = self._completed(table).with_columns(*more).join(taken, on=names, how="anti", nulls_equal=True)
+            self.write(table, pl.concat([old.select(*SCHEMAS[table]), new]).sort(keys, maintain_order=True))
