@@ -38,7 +38,8 @@ def short_rows(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 def _short_cells(outcome: Outcome, index: int) -> str:
     figure, values = outcome.figures[index], outcome.values[index]
-    measured = f"{statistics.median(values):.3g} {figure.unit}".rstrip() + f" ± {spread(values):.0%}"
+    middle = statistics.median(values)
+    measured = "unknown" if math.isnan(middle) else f"{middle:.3g} {figure.unit}".rstrip() + f" ± {spread(values):.0%}"
     bar, met = ("-", "-") if figure.bar is None else (str(figure.bar), "NO" if index in outcome.missed() else "yes")
     return f"| {outcome.name} | {figure.name} | {measured} | {bar} | {met} |"
 
