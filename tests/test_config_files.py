@@ -108,7 +108,7 @@ def test_the_dialect_is_shown(tmp_path: Path, text: str, dialect: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("quant_skip_layers: 'a'", "c: this is a simple configuration of retraining .* calibrant calibrates and trains nothing"),
+        ("quant_skip_layers: 'a'", "c: this is a simple configuration of retraining .* it is for training"),
         ('{"a":{"retrain_enable":true}}', "c: this is a config.json of retraining .* a config.json with quant_enable"),
         ('calibration: { infer_soc: "x" }', "c: this is a compression_optimize_conf of ATC; give it as --compression-optimize-conf"),
     ],

@@ -26,9 +26,8 @@ _WHAT: Final[dict[DocumentKind, str]] = {
     "compression-optimize-conf": "a compression_optimize_conf of ATC",
 }
 _ADVICE: Final[dict[DocumentKind, str]] = {
-    "retrain": "calibrant calibrates and trains nothing; give AMCT's training this file, and calibrant a quant.cfg",
-    "retrain-json": "calibrant calibrates and trains nothing; give AMCT's training this file, and calibrant a config.json "
-    "with quant_enable",
+    "retrain": "it is for training (calibrant.amct, docs/qat.md); give a quant.cfg to calibrate",
+    "retrain-json": "it is for training (calibrant.amct, docs/qat.md); give a config.json with quant_enable to calibrate",
     "compression-optimize-conf": "give it as --compression-optimize-conf, or give the config_file that it names",
 }
 

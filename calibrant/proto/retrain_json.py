@@ -1,7 +1,6 @@
 """AMCT's config.json of quantization-aware training (retrain) and pruning: one entry a layer.
 
-Keys, their order, indentation and separators are AMCT's; the layers keep the order of the file, which is the model's. calibrant
-trains nothing: it reads, checks, converts and writes these files.
+Keys, their order, indentation and separators are AMCT's; the layers keep the order of the file, which is the model's.
 """
 
 from collections.abc import Mapping

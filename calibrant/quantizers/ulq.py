@@ -11,7 +11,7 @@ from calibrant.quantizers.options import UlqOptions
 
 __all__ = ["UlqOptions", "fit_ulq", "fit_weight_ulq"]
 
-WEIGHT_EPSILON = np.float32(1e-6)  # the least step of a weight that ULQ trains (docs/algorithms.md 0)
+WEIGHT_EPSILON = np.float32(1e-6)  # the least step of a weight that ULQ trains (docs/algorithms.md 7)
 
 
 def fit_ulq(clip_max: float, clip_min: float, options: UlqOptions) -> Fit:
