@@ -40,7 +40,7 @@ SHARED_COLUMNS: Final[Mapping[str, str]] = {
     "channel": "number of the channel",
     "clip_min": "least value of the clip range",
     "clip_max": "greatest value of the clip range",
-    "algorithm": "what chose it: ifmr, hfmg, arq, nuq, ada",
+    "algorithm": "what chose it: ifmr, hfmg, arq, nuq, ada; of trained models ulq, arq_retrain, ulq_retrain",
 }
 
 # The raw activations are files of their own, not a table of `SCHEMAS`; the types are those of the view.
@@ -217,7 +217,7 @@ TABLE_NOTES: Final[Mapping[str, TableNote]] = {
             "reason": "why not",
             "batch_num": "batches to use; NULL for all",
             "do_fusion": "Conv and ConvTranspose: whether a BatchNormalization behind it is fused into it",
-            "data_algorithm": "ifmr or hfmg",
+            "data_algorithm": "ifmr or hfmg; ulq where it was trained",
             "data_bits": "8 or 16",
             "asymmetric": "whether the data has an offset",
             "max_percentile": "ifmr only",
@@ -227,7 +227,7 @@ TABLE_NOTES: Final[Mapping[str, TableNote]] = {
             "search_step": "ifmr only",
             "num_of_bins": "hfmg only",
             "float16_step": "whether scale_d is a value of float16 (`FORCE_FP16_QUANT`)",
-            "weight_algorithm": "arq, nuq, ada (AdaRound), or none for AveragePool",
+            "weight_algorithm": "arq, nuq, ada (AdaRound), or none for AveragePool; arq_retrain or ulq_retrain where it was trained",
             "weight_bits": "4, 6, 7 or 8",
             "channel_wise": "a scale for each output channel",
             "weight_asymmetric": "whether the weight has an offset",
@@ -391,7 +391,10 @@ TABLE_NOTES: Final[Mapping[str, TableNote]] = {
             "step": "its number; 1 is everything quantized",
             "fit": "the fit of the step",
             "layers_float": "how many layers are rolled back to float",
-            "macs_float": "their share of the multiply-accumulates of all layers that could be quantized, 0 to 1",
+            "macs_float": (
+                "share of the multiply-accumulates in float, 0 to 1, of all layers that could be quantized; those that the "
+                "configuration skips are in float"
+            ),
             "metric": "what the goal is about: as in `evaluation`, or metric_eval of an evaluator, whose value is its loss",
             "value": "in the unit of the metric; of several outputs the worst",
             "low": "lower end of the 95 % bootstrap interval over samples; NULL where there is none",
