@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from calibrant.auto_calibration import auto_calibrate as auto_calibrate
     from calibrant.errors import CalibrantError as CalibrantError
     from calibrant.evaluation import evaluate as evaluate
     from calibrant.explain import explain as explain
@@ -40,6 +41,7 @@ __all__ = [
     "CalibrantError",
     "Run",
     "advise_qat",
+    "auto_calibrate",
     "capture",
     "convert_qat",
     "diff",
@@ -62,6 +64,7 @@ __all__ = [
 _HOMES = {
     "CalibrantError": "calibrant.errors",
     "advise_qat": "calibrant.qat_advice",
+    "auto_calibrate": "calibrant.auto_calibration",
     "Run": "calibrant.stats.run",
     "capture": "calibrant.pipeline",
     "convert_qat": "calibrant.qat_conversion",

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from calibrant.amct_auto_calibration import AutoCalibrationEvaluatorBase, accuracy_based_auto_calibration
     from calibrant.qat_conversion import convert_qat_model
     from calibrant.qat_export import save_quant_retrain_model
     from calibrant.quantizers.qat.retrain import (
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AutoCalibrationEvaluatorBase",
+    "accuracy_based_auto_calibration",
     "convert_qat_model",
     "create_quant_retrain_config",
     "create_quant_retrain_model",
@@ -25,6 +28,8 @@ __all__ = [
 
 _TRAINING = "calibrant.quantizers.qat"
 _HOMES = {
+    "AutoCalibrationEvaluatorBase": "calibrant.amct_auto_calibration",
+    "accuracy_based_auto_calibration": "calibrant.amct_auto_calibration",
     "convert_qat_model": "calibrant.qat_conversion",
     "create_quant_retrain_config": _TRAINING,
     "create_quant_retrain_model": _TRAINING,

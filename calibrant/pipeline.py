@@ -189,7 +189,7 @@ def _fit(
     from calibrant.proto.simple_config import canonical_text
 
     opened, settings = open_run(run), _with_columns(read_config(config), wanted=matmul_per_channel)
-    _check_fit_name(name)
+    check_new_fit_name(name)
     if exact:
         opened.require_all_activations("fit --exact")
     _check_fusion(opened, settings, given=config is not None)
@@ -216,7 +216,12 @@ def _fit(
     return opened
 
 
-def _check_fit_name(name: str) -> None:
+def check_new_fit_name(name: str) -> None:
+    """Refuse what cannot be the name of a fit.
+
+    Raises:
+        ConfigError: it is empty, or has a slash or what cannot be printed.
+    """
     if not name or not name.isprintable() or "/" in name:
         message = f"--name: '{name}' is no name for a fit; use letters, digits, '-' and '_'"
         raise ConfigError(message)
@@ -461,7 +466,7 @@ def run(
     """
     folder = Path(run) if run is not None else Path(f"{Path(model).stem}.run")
     settings = _with_columns(read_config(config), wanted=matmul_per_channel)
-    _check_fit_name(fit)
+    check_new_fit_name(fit)
     request = CaptureRequest(
         Path(model), data, folder, settings, batch_size, Keep.parse(keep), fix_input,
         memory=_memory(memory), restart=restart, fits_too=True,
@@ -506,4 +511,15 @@ def _tell_peak(limit: int | None, notice: Notice) -> None:
         notice(event)
 
 
-__all__ = ["capture", "capture_and_fit", "export", "fit", "plan", "run", "stats", "verification", "verify"]
+__all__ = [
+    "capture",
+    "capture_and_fit",
+    "check_new_fit_name",
+    "export",
+    "fit",
+    "plan",
+    "run",
+    "stats",
+    "verification",
+    "verify",
+]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli import demo, evaluation, layers, preprocess, qat, questions, stages, suggestions
+from calibrant.cli import demo, evaluation, fallback, layers, preprocess, qat, questions, stages, suggestions
 from calibrant.cli.config import config_app
 
 app = typer.Typer(
@@ -40,7 +40,7 @@ def options(
 for command in (
     stages.run, stages.capture, stages.plan, preprocess.preprocess, stages.stats, stages.fit, stages.export, stages.verify,
     questions.sql, questions.report, questions.diff, layers.sensitivity, layers.explain, evaluation.evaluate, suggestions.suggest,
-    qat.convert_qat, demo.demo,
+    fallback.auto, qat.convert_qat, demo.demo,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(config_app, name="config")

@@ -6,20 +6,16 @@ array of shape (N, ...), or to a list of N arrays where their shapes differ from
 because other metrics and variants see them too.
 """
 
-import importlib
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from calibrant.errors import CalibrantError, ConfigError, first_line, nearest
+from calibrant.export.user_code import folders_of, import_place, importable
 
 Array = npt.NDArray[Any]
 Outputs = Mapping[str, Array | list[Array]]
@@ -47,7 +43,7 @@ class UserMetric:
             ConfigError: the function raised, or returned something else; the message names function and variant.
         """
         try:
-            with _importable(self.folders):
+            with importable(self.folders):
                 answer = self.function(_read_only(outputs), _read_only(reference), labels)
         except CalibrantError:
             raise
@@ -111,8 +107,8 @@ def user_metric(given: str | UserFunction) -> UserMetric:
     if not place or not name:
         message = f"--metric {given}: expected module:function or file.py:function"
         raise ConfigError(message)
-    folders = (Path.cwd(), *([Path(place).resolve().parent] if place.endswith(".py") else []))
-    module = _import(given, place, folders)
+    folders = folders_of(place)
+    module = import_place(place, f"--metric {given}")
     function = getattr(module, name, None)
     if not callable(function):
         functions = [key for key, value in vars(module).items() if callable(value)]
@@ -136,42 +132,3 @@ def check_names(metrics: Sequence[UserMetric]) -> None:
                 f"--metric {name}: two functions have this name; give each a name of its own (def, or __qualname__)"
             )
             raise ConfigError(message)
-
-
-def _import(given: str, place: str, folders: Sequence[Path]) -> ModuleType:
-    try:
-        with _importable(folders):
-            return _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    except (Exception, SystemExit) as error:  # whatever importing a file of the user's raises
-        message = f"--metric {given}: '{place}' cannot be imported: {type(error).__name__}: {first_line(error)}"
-        raise ConfigError(message) from error
-
-
-def _load_file(path: Path) -> ModuleType:
-    """Import a file under a name that no other module has; dataclasses, among others, look their module up by its name."""
-    name = f"{path.stem} of {path.resolve().parent}"
-    spec = spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise FileNotFoundError(path)
-    module = module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-@contextmanager
-def _importable(folders: Sequence[Path]) -> Iterator[None]:
-    """Let modules of these folders be imported while the block runs; those of the last one are found first."""
-    names = [str(folder) for folder in folders]
-    for name in names:
-        sys.path.insert(0, name)
-    try:
-        yield
-    finally:
-        for name in names:
-            with suppress(ValueError):  # the user's code may have changed the path
-                sys.path.remove(name)
