@@ -22,7 +22,8 @@ PROBED_SAMPLES: Final = 6.5  # three alone and three together
 WORKING_VALUES: Final = 3  # values of the largest kind that a run holds beside those that are exposed
 WEIGHT_COPIES: Final = 3  # the file's, onnxruntime's and its packed one
 COMMON: Final = 96 * MIB  # compiled code, counting tables, buffers of Parquet
-VERIFIED_SAMPLES: Final = 13  # what verify holds of one sample: float and quantized values and their exact integers
+LATER: Final = 150 * MIB  # libraries and results of the stages after the capture
+VERIFIED_SAMPLES: Final = 12  # what verify holds of one sample: float and quantized values and their exact integers
 TENSOR_STATE: Final = 2 * MIB  # bins of a tensor, and its rows of the tables when they are written
 
 
@@ -91,7 +92,7 @@ def memory_need(
     constants = [value.const_value for value in prepared.model.graph.initializers.values()]
     weights = sum(constant.nbytes for constant in constants if constant is not None)
     fixed = resident + WEIGHT_COPIES * weights + COMMON + TENSOR_STATE * len(prepared.tensors)
-    later = VERIFIED_SAMPLES * fixed_batch * sum(exposed.values()) if verifies else 0
+    later = LATER + VERIFIED_SAMPLES * fixed_batch * sum(exposed.values()) if verifies else 0
     return MemoryNeed(exposed, WORKING_VALUES * largest, fixed, later)
 
 
@@ -154,7 +155,7 @@ def least_plan(
 
 def refusal(least: MemoryPlan, limit: int, *, is_grouped: bool) -> ConfigError:
     """Return the error of a capture that cannot fit."""
-    shown = math.ceil(least.estimate / 1e6)
+    shown = 10 * math.ceil(1.02 * least.estimate / 1e7)  # what the process holds beforehand varies by a few MB
     advice = "" if is_grouped else "; data that can be read more than once (a file, a folder, a list) may take less"
     return ConfigError(
         f"--memory: {bytes_text(limit)} do not suffice; the smallest possible figure is {shown}MB "
