@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from calibrant.errors import ConfigError, EmptyDataError, MergeError, SchemaError
-from calibrant.stats import histogram as module
-from calibrant.stats import paged_counts
+from calibrant.stats import paged_counts, tally
 from calibrant.stats.histogram import CountScratch, LogLinearHistogram
 
 F32 = np.float32
@@ -76,10 +75,10 @@ def shapes_of_trouble(n: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("table_pays", [1, 1 << 62])
 def test_table_path_equals_sort_path_with_any_threads(monkeypatch, name, mantissa_bits, kept, table_pays):
     values = shapes_of_trouble(300_001)[name]
-    monkeypatch.setattr(module, "DENSE_SIZE", 1 << 62)
+    monkeypatch.setattr(tally, "DENSE_SIZE", 1 << 62)
     sorted_path = counted(values, kept=kept, mantissa_bits=mantissa_bits)
-    monkeypatch.setattr(module, "DENSE_SIZE", 1500)
-    monkeypatch.setattr(module, "TABLE_PAYS", table_pays)
+    monkeypatch.setattr(tally, "DENSE_SIZE", 1500)
+    monkeypatch.setattr(tally, "TABLE_PAYS", table_pays)
     scratch = CountScratch()
     for parts, threads in ((1, 1), (3, 2)):
         dense = LogLinearHistogram(mantissa_bits, kept)
@@ -110,7 +109,7 @@ def test_counts_are_those_of_the_patterns(name):
 @pytest.mark.parametrize("name", shapes_of_trouble(1))
 def test_counts_move_out_of_pages_before_they_could_wrap(monkeypatch, name):
     values = shapes_of_trouble(300_001)[name]
-    monkeypatch.setattr(module, "DENSE_SIZE", 1500)
+    monkeypatch.setattr(tally, "DENSE_SIZE", 1500)
     expected = counted(values)
     monkeypatch.setattr(paged_counts, "CAPACITY", 150_000)
     assert same(counted(*np.array_split(values, 7)), expected)

@@ -6,7 +6,6 @@ integer count or a multiset, so merging is exactly associative and commutative: 
 """
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 import numpy as np
@@ -14,13 +13,10 @@ import numpy.typing as npt
 import polars as pl
 
 from calibrant.errors import ConfigError, EmptyDataError, MergeError, SchemaError
-from calibrant.stats import _pair_kernels
-from calibrant.stats._count_kernels import LEAST, NO_FACTS, count_dense, survey
-from calibrant.stats._orders import order_values, value_orders
-from calibrant.stats.bin_counts import BinCounts
+from calibrant.stats._orders import order_values
 from calibrant.stats.bins import Bins, bins_of, rebinned
-from calibrant.stats.counting import CountScratch, lent
-from calibrant.stats.extremes import Extremes, Runs, SpanBounds
+from calibrant.stats.counting import CountScratch
+from calibrant.stats.extremes import Runs
 from calibrant.stats.histogram_tables import (
     COUNTERS,
     HistogramTables,
@@ -29,8 +25,8 @@ from calibrant.stats.histogram_tables import (
     require_columns,
     runs_of_table,
 )
-from calibrant.stats.paged_counts import FLOAT32_MANTISSA_BITS, PagedCounts
 from calibrant.stats.percentiles import Side, binned, rank_of, ranked
+from calibrant.stats.tally import Tally
 
 __all__ = ["MANTISSA_BITS", "Bins", "CountScratch", "HistogramTables", "LogLinearHistogram", "Side"]
 
@@ -40,9 +36,6 @@ KeyArray = npt.NDArray[np.uint32]
 
 MANTISSA_BITS = 13  # 22-bit keys: 8-bit IFMR choices equal AMCT's on all 120 vectors
 EXTREMES_KEPT = 4096  # AMCT's default percentile 0.999999 stays exact up to 4 billion values
-DENSE_SIZE = 1 << 16  # fewer values than this are sorted, the first ones of a histogram (measured)
-TABLE_PAYS = 1 << 17  # from here on a flat table that is emptied afterwards beats counting in pages (measured)
-DENSE_CHUNK = 1 << 24  # values between two looks for extremes, and for counts of 16 bits that wrapped
 
 
 def _as_bits(array: npt.ArrayLike) -> KeyArray:
@@ -84,10 +77,7 @@ class LogLinearHistogram:
             raise ConfigError(message)
         self._mantissa_bits = mantissa_bits
         self._extremes_kept = extremes_kept
-        self._bins = BinCounts(mantissa_bits)
-        self._extremes = Extremes(extremes_kept)
-        self._is_crowded = False
-        self._n = self._n_zero = self._n_nan = self._n_inf = 0
+        self._tally = Tally(mantissa_bits, extremes_kept)
 
     @classmethod
     def from_values(cls, array: npt.ArrayLike, *, threads: int = 1) -> Self:
@@ -111,73 +101,7 @@ class LogLinearHistogram:
         if threads < 1:
             message = f"histogram: threads is {threads}; expected at least 1"
             raise ConfigError(message)
-        bits = _as_bits(array)
-        if self._n + bits.size < DENSE_SIZE:
-            self._count_by_sorting(bits)
-            return
-        parts = np.array_split(bits, max(1, min(threads, bits.size // DENSE_SIZE)))
-        if len(parts) == 1:
-            self._count_part(bits, scratch)
-            return
-        others = [type(self)(self._mantissa_bits, self._extremes_kept) for _ in parts[1:]]
-        scratches = [scratch, *(None for _ in others)]
-        with ThreadPoolExecutor(len(parts)) as pool:
-            list(pool.map(type(self)._count_part, [self, *others], parts, scratches))
-        for other in others:
-            self._absorb(other)
-
-    def _count_by_sorting(self, bits: KeyArray) -> None:
-        orders = value_orders(bits)
-        orders.sort()
-        keys, counts, n_zero, n_nan, first, last = _pair_kernels.count_sorted(orders, self._shift)
-        self._bins.add_pairs(keys, counts)
-        self._extremes.add_sorted(orders, first, last)
-        self._add_counters(bits.size, n_zero, n_nan, bits.size - (last - first) - n_nan)
-
-    def _count_part(self, bits: KeyArray, scratch: CountScratch | None) -> None:
-        """Count the patterns of one thread."""
-        if bits.size < TABLE_PAYS:
-            self._count_chunk(bits, None)
-            return
-        with lent(scratch) as tables:
-            for chunk in np.array_split(bits, -(-bits.size // DENSE_CHUNK)):
-                self._count_chunk(chunk, tables)
-
-    def _count_chunk(self, bits: KeyArray, tables: CountScratch | None) -> None:
-        """Count patterns in a flat table, or in the histogram's own pages, and look for extremes."""
-        bounds, pages = SpanBounds.of_size(bits.size), self._bins.pages(bits.size)
-        if tables is None:
-            facts = np.array(NO_FACTS, np.int64)
-            survey(bits, facts, *bounds)
-            pages.count(bits)
-        else:
-            facts = self._count_in_table(bits, bounds, pages, tables)
-        self._add_counters(bits.size, *facts[:LEAST])
-        self._extremes.add_values(bits, bounds, pages.floors(self._n_zero, self._extremes_kept))
-
-    def _count_in_table(
-        self, bits: KeyArray, bounds: SpanBounds, pages: PagedCounts, tables: CountScratch
-    ) -> Int64Array:
-        """Count in the narrow table, or in the wide one from the first time that a narrow count wraps; return the facts."""
-        for table in (tables.wide,) if self._is_crowded else (tables.narrow, tables.wide):
-            facts = np.array(NO_FACTS, np.int64)
-            count_dense(bits, np.uint32(self._shift), table, facts, *bounds)
-            if pages.pour(table, facts, bits.size):
-                break
-            self._is_crowded = True
-        return facts
-
-    def _add_counters(self, n: int, n_zero: int, n_nan: int, n_inf: int) -> None:
-        self._n += n
-        self._n_zero += int(n_zero)
-        self._n_nan += int(n_nan)
-        self._n_inf += int(n_inf)
-
-    def _absorb(self, other: Self) -> None:
-        """Add another histogram of equal bins, which does not change."""
-        self._bins.add(other._bins)
-        self._extremes.add(other._extremes)
-        self._add_counters(other._n, other._n_zero, other._n_nan, other._n_inf)
+        self._tally.count(_as_bits(array), scratch, threads)
 
     def merge(self, other: Self) -> Self:
         """Return the histogram of both multisets together; neither operand changes.
@@ -199,8 +123,8 @@ class LogLinearHistogram:
             )
             raise MergeError(message)
         merged = type(self)(self._mantissa_bits, min(self._extremes_kept, other._extremes_kept))
-        merged._absorb(self)
-        merged._absorb(other)
+        merged._tally.add(self._tally)
+        merged._tally.add(other._tally)
         return merged
 
     def __eq__(self, other: object) -> bool:
@@ -217,10 +141,6 @@ class LogLinearHistogram:
         return f"LogLinearHistogram(n={self.n}, minimum={self.minimum}, maximum={self.maximum}, bins={self.keys.size})"
 
     @property
-    def _shift(self) -> int:
-        return FLOAT32_MANTISSA_BITS - self._mantissa_bits
-
-    @property
     def mantissa_bits(self) -> int:
         """Leading mantissa bits of a bin."""
         return self._mantissa_bits
@@ -233,27 +153,27 @@ class LogLinearHistogram:
     @property
     def n(self) -> int:
         """Number of values, NaN and infinity included."""
-        return self._n
+        return self._tally.n
 
     @property
     def n_zero(self) -> int:
         """Number of zeros of either sign."""
-        return self._n_zero
+        return self._tally.n_zero
 
     @property
     def n_nan(self) -> int:
         """Number of NaN."""
-        return self._n_nan
+        return self._tally.n_nan
 
     @property
     def n_inf(self) -> int:
         """Number of infinities of either sign."""
-        return self._n_inf
+        return self._tally.n_inf
 
     @property
     def n_finite(self) -> int:
         """Number of finite values, zeros included."""
-        return self._n - self._n_nan - self._n_inf
+        return self._tally.n - self._tally.n_nan - self._tally.n_inf
 
     @property
     def minimum(self) -> float:
@@ -268,29 +188,29 @@ class LogLinearHistogram:
     @property
     def keys(self) -> KeyArray:
         """Keys of the occupied bins, shape (B,), ascending: ``bits >> (23 - mantissa_bits)``; zero has none."""
-        return self._bins.pairs()[0]
+        return self._tally.bins.pairs()[0]
 
     @property
     def counts(self) -> Int64Array:
         """Counts of the occupied bins, shape (B,)."""
-        return self._bins.pairs()[1]
+        return self._tally.bins.pairs()[1]
 
     @property
     def largest(self) -> tuple[Float32Array, Int64Array]:
         """The K greatest finite values, descending, with their counts; the last count is cut so that they sum to K."""
-        orders, counts = self._with_zeros(self._extremes.top.runs())
+        orders, counts = self._with_zeros(self._tally.extremes.top.runs())
         return order_values(orders), counts
 
     @property
     def smallest(self) -> tuple[Float32Array, Int64Array]:
         """The K least finite values, ascending, with their counts; the last count is cut so that they sum to K."""
-        orders, counts = self._with_zeros(self._extremes.bottom.runs())
+        orders, counts = self._with_zeros(self._tally.extremes.bottom.runs())
         return order_values(~orders), counts
 
     def _with_zeros(self, runs: Runs) -> Runs:
-        if self._n_zero == 0:
+        if self._tally.n_zero == 0:
             return runs
-        return runs.merged(Runs(np.zeros(1, np.int32), np.array([self._n_zero], np.int64)), self._extremes_kept)
+        return runs.merged(Runs(np.zeros(1, np.int32), np.array([self._tally.n_zero], np.int64)), self._extremes_kept)
 
     def to_tables(self) -> HistogramTables:
         """Return the histogram as three frames; nothing is lost.
@@ -312,10 +232,10 @@ class LogLinearHistogram:
         """Return n, n_zero, n_nan, n_inf, min, max (None where no value is finite) and mantissa_bits."""
         finite = self.n_finite > 0
         return {
-            "n": self._n,
-            "n_zero": self._n_zero,
-            "n_nan": self._n_nan,
-            "n_inf": self._n_inf,
+            "n": self._tally.n,
+            "n_zero": self._tally.n_zero,
+            "n_nan": self._tally.n_nan,
+            "n_inf": self._tally.n_inf,
             "min": self.minimum if finite else None,
             "max": self.maximum if finite else None,
             "mantissa_bits": self._mantissa_bits,
@@ -349,10 +269,12 @@ class LogLinearHistogram:
         result = cls(row["mantissa_bits"], extremes_kept or _implied_extremes(extremes, finite))
         pairs = histogram.sort("key")
         keys, counts = pairs["key"].cast(pl.UInt32), pairs["count"].cast(pl.Int64)
-        result._bins.add_pairs(keys.to_numpy(writable=True), counts.to_numpy(writable=True))  # kernels compile once
-        result._extremes.top.add(runs_of_table(extremes, "max"))
-        result._extremes.bottom.add(runs_of_table(extremes, "min"))
-        result._add_counters(row["n"], row["n_zero"], row["n_nan"], row["n_inf"])
+        result._tally.bins.add_pairs(
+            keys.to_numpy(writable=True), counts.to_numpy(writable=True)
+        )  # kernels compile once
+        result._tally.extremes.top.add(runs_of_table(extremes, "max"))
+        result._tally.extremes.bottom.add(runs_of_table(extremes, "min"))
+        result._tally.add_counters(row["n"], row["n_zero"], row["n_nan"], row["n_inf"])
         return result
 
     def percentile(self, p: float, side: Side = "max") -> float:
@@ -396,7 +318,7 @@ class LogLinearHistogram:
         return rank_of(self.n_finite, p, side)
 
     def _binned_percentile(self, rank: int, side: Side) -> float:
-        middle = binned(self.keys, self.counts, self._n_zero, self._mantissa_bits, rank, side)
+        middle = binned(self.keys, self.counts, self._tally.n_zero, self._mantissa_bits, rank, side)
         return min(max(middle, self.minimum), self.maximum)
 
     def bins(self) -> Bins:
@@ -410,7 +332,7 @@ class LogLinearHistogram:
             [-1.0, 0.0, 1.5]
         """
         extremes = self.minimum, self.maximum
-        return bins_of(self.keys, self.counts, self._n_zero, self._mantissa_bits, extremes)
+        return bins_of(self.keys, self.counts, self._tally.n_zero, self._mantissa_bits, extremes)
 
     def rebin(self, num_of_bins: int) -> Int64Array:
         """Return counts in equal-width bins over the exact range [minimum, maximum].
@@ -441,7 +363,7 @@ class LogLinearHistogram:
 
     def _require_finite(self, what: str) -> None:
         if self.n_finite == 0:
-            message = f"{what}: the histogram holds no finite value (n {self._n}, NaN {self._n_nan}, inf {self._n_inf})"
+            message = f"{what}: the histogram holds no finite value (n {self._tally.n}, NaN {self._tally.n_nan}, inf {self._tally.n_inf})"
             raise EmptyDataError(message)
 
 
