@@ -1,4 +1,4 @@
-"""The Chinese documents keep up with the code: links, commands, SQL, configurations, Python."""
+"""The Chinese documents keep up with the code and the English README; links, commands and queries of the English ones are held to the code too."""
 
 import ast
 import re
@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ENGLISH, README = ROOT / "README.md", ROOT / "README.zh-CN.md"
 FOLDER = ROOT / "docs" / "zh-CN"
 CHINESE = [README, *sorted(FOLDER.glob("*.md"))]
+EVERY = [*CHINESE, ENGLISH, *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -37,9 +38,9 @@ def blocks(document, language=""):
 
 
 def lines_of(document, program="calibrant"):
-    """Command lines of the fenced blocks, without a prompt and redirections."""
-    lines = [line.removeprefix("$ ").split(" < ")[0] for body in blocks(document) for line in body.splitlines()]
-    return [line for line in lines if line.startswith(f"{program} ")]
+    """Command lines of the fenced blocks, without a prompt and redirections; a synopsis with [--options] is none."""
+    lines = [line.removeprefix("$ ").split(" < ")[0] for body in blocks(document) for line in body.replace("\\\n", "").splitlines()]
+    return [line for line in lines if line.startswith(f"{program} ") and " [" not in line]
 
 
 def spans(document):
@@ -121,12 +122,12 @@ def test_every_document_is_in_the_index_and_in_the_readme(document):
         assert f"docs/zh-CN/{document.name}" in links(README)
 
 
-@pytest.mark.parametrize(("document", "link"), each(links))
+@pytest.mark.parametrize(("document", "link"), each(links, EVERY))
 def test_links_resolve(document, link):
     assert (document.parent / link.split("#")[0]).exists()
 
 
-@pytest.mark.parametrize(("document", "line"), each(lines_of))
+@pytest.mark.parametrize(("document", "line"), each(lines_of, EVERY))
 def test_command_lines_parse(document, line):
     command, rest = command_of(shlex.split(line)[1:])
     assert command.make_context(command.name, rest).params
@@ -163,7 +164,7 @@ def test_options_in_the_text_are_options_of_a_command_or_of_amct(document, span)
     assert span.split()[0] in {*options(typer.main.get_command(app)), *amct, *atc, "--help"}
 
 
-@pytest.mark.parametrize(("document", "line"), each(lambda one: lines_of(one, "just")))
+@pytest.mark.parametrize(("document", "line"), each(lambda one: lines_of(one, "just"), EVERY))
 def test_lines_of_just_name_recipes_and_their_options(document, line):
     recipes = read(ROOT / "justfile")
     words = shlex.split(line)
@@ -179,7 +180,7 @@ def empty_tables():
         yield connection
 
 
-@pytest.mark.parametrize(("document", "query"), each(sql_of))
+@pytest.mark.parametrize(("document", "query"), each(sql_of, EVERY))
 def test_queries_name_tables_and_columns_that_there_are(empty_tables, document, query):
     assert empty_tables.execute(query).description
 
