@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.floating]
 _RULE = "retrain config.json"
+_ROUNDINGS = 16  # how many last places the exporter or the fusion may round a folded weight by
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +171,7 @@ def folded_factor(layer: str, before: FloatArray, after: FloatArray) -> FloatArr
         size = (first**2).sum(axis=1)
         factor: FloatArray = np.where(size > 0, (first * second).sum(axis=1) / np.where(size > 0, size, 1), 1)
         off = np.abs(second - first * factor[:, np.newaxis]).max(axis=1)
-        if np.all(off <= 1e-5 * np.abs(second).max(axis=1)):  # float32 rounds each product once
+        if np.all(off <= _ROUNDINGS * np.finfo(after.dtype).eps * np.abs(second).max(axis=1)):
             return factor
     message = f"layer '{layer}': its exported weight is no multiple of the trained one, channel by channel; leave the layer in float"
     raise ExportError(message)

@@ -132,6 +132,19 @@ def test_the_run_the_record_and_the_configuration_tell_of_the_training(tmp_path)
     assert "6 layers on 4 samples: 6 bit-equal" in " ".join(run.read("events").filter(stage="verify")["message"])
 
 
+def test_a_model_of_float16(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)).half()
+    x = random(4, 4, 6, 6).half()
+    made = in_training(tmp_path, model, x, lambda content: content["0"][WEIGHT].update(algo="ulq_retrain")).half()
+    made(x)
+    save(tmp_path, made, x)
+    got, expected = outputs(tmp_path, made, x)
+    assert got.dtype == expected.dtype == np.float16
+    assert np.abs(got - expected).max() < 0.02 * np.abs(expected).max()
+    assert {entry.op_data_type for entry in read_record(tmp_path / "record.txt")} == {"FLOAT16"}
+
+
 def test_what_stays_in_float_is_told_in_the_run(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2), nn.Linear(2, 2).double())
     model[3].forward = lambda x: x  # of no use, so that its type does no harm

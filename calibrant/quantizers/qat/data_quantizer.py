@@ -110,7 +110,9 @@ class DataQuantizer(nn.Module):
 
     def scale(self) -> Tensor:
         """Return the step of the learned range, float32 of shape ()."""
-        return ulq_scale(self.clip_max.detach(), self.clip_min.detach(), self.settings.bits, self.settings.asymmetric)
+        return ulq_scale(
+            self.clip_max.detach().float(), self.clip_min.detach().float(), self.settings.bits, self.settings.asymmetric
+        )
 
     def _quantize(self, values: Tensor) -> Tensor:
         if values.dtype not in (torch.float32, torch.float16, torch.bfloat16):
@@ -126,7 +128,9 @@ class DataQuantizer(nn.Module):
             return (fake_quantize_ulq(wide, high, low, bits, asymmetric=asymmetric) + unlearned).to(values.dtype)
         self._average()
         self._mend()
-        return fake_quantize_ulq(wide, self.clip_max, self.clip_min, bits, asymmetric=asymmetric).to(values.dtype)
+        return fake_quantize_ulq(wide, self.clip_max.float(), self.clip_min.float(), bits, asymmetric=asymmetric).to(
+            values.dtype
+        )
 
     def _observe(self, values: Tensor) -> None:
         """Count a batch; the last of `batch_num` gives the first clip ends."""

@@ -53,12 +53,12 @@ class WeightQuantizer(nn.Module):
             return self._back(fake_quantize_arq(rows, self.settings.bits), weight)
         if not bool(self.started):
             self._start(rows)
-        return self._back(fake_quantize_weight_ulq(rows, self.scale, self.settings.bits), weight)
+        return self._back(fake_quantize_weight_ulq(rows, self.scale.float(), self.settings.bits), weight)
 
     def scales(self, weight: Tensor) -> Tensor:
         """Return the steps of a weight, float32 of shape (C,) or (1,)."""
         if self.scale is not None and bool(self.started):
-            return learned_steps(self.scale.detach())
+            return learned_steps(self.scale.detach().float())
         return arq_scale(self._rows(weight.detach().float()), self.settings.bits)
 
     def fit(self, weight: Tensor) -> Fit:
@@ -70,7 +70,7 @@ class WeightQuantizer(nn.Module):
         """
         settings = self.settings
         if self.scale is not None and bool(self.started):
-            steps = self.scale.detach().cpu().numpy()
+            steps = self.scale.detach().float().cpu().numpy()
             return fit_weight_ulq(steps if settings.channel_wise else steps.reshape(()), settings.bits)
         values = np.asarray(weight.detach().float().cpu().numpy(), np.float32)
         kind = "ConvTranspose" if self._transposed else "Conv"
