@@ -1,4 +1,4 @@
-"""The Chinese documents keep up with the code and the English README; links, commands and queries of the English ones are held to the code too."""
+"""The Chinese documents keep up with the code and the English README; links, commands and queries are checked in all documents."""
 
 import ast
 import re
@@ -39,7 +39,11 @@ def blocks(document, language=""):
 
 def lines_of(document, program="calibrant"):
     """Command lines of the fenced blocks, without a prompt and redirections; a synopsis with [--options] is none."""
-    lines = [line.removeprefix("$ ").split(" < ")[0] for body in blocks(document) for line in body.replace("\\\n", "").splitlines()]
+    lines = [
+        line.removeprefix("$ ").split(" < ")[0]
+        for body in blocks(document)
+        for line in body.replace("\\\n", "").splitlines()
+    ]
     return [line for line in lines if line.startswith(f"{program} ") and " [" not in line]
 
 
@@ -228,3 +232,9 @@ def test_documents_are_chinese_and_name_no_machine(document):
     text = re.sub("`[^`]*`", "", FENCE.sub("", read(document)))
     assert len(re.findall(r"[\u4e00-\u9fff]", text)) > 200
     assert not re.search(r"/(home|work|tmp|root)/|[一-鿿][,;:]", text)
+
+
+@pytest.mark.parametrize("document", CHINESE, ids=lambda one: one.name)
+def test_paragraphs_are_one_line_since_a_break_shows_as_a_blank(document):
+    text = FENCE.sub("", read(document))
+    assert not re.findall(r"[^\x00-\x7f]\n(?![*#|<-]|\d+\. )\S.*", text)
