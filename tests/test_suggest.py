@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import models
@@ -24,6 +25,8 @@ from calibrant.proto.simple_config import parse_simple_config
 from calibrant.quantizers.layer_plan import DataPlan, LayerPlan, WeightPlan
 from calibrant.stats.tables import LayerRow
 from calibrant.suggest.facts import LayerFacts
+from calibrant.suggest.left_in_float import worth_skipping
+from calibrant.suggest.proof import Proof
 from calibrant.suggest.remedies import WIDE_DATA, Candidate, migration_strength
 from calibrant.suggest.suggestion import Suggestions
 
@@ -293,3 +296,82 @@ def test_suggestions_restore_a_real_model_with_one_weight_scale_a_tensor(tmp_pat
     top1 = dict(scores.filter(metric="top1", variant="fake_quant").select("fit", "value").iter_rows())
     assert top1["default"] < 1
     assert top1["suggested"] == 1
+
+
+def tables_of(run: calibrant.Run) -> dict[str, set[str]]:
+    return {
+        table: set(run.read(table)["fit"].drop_nulls()) for table in ("quant_params", "plan", "sensitivity", "events")
+    }
+
+
+def test_a_run_keeps_the_improved_fit_and_nothing_that_was_only_tried(tmp_path) -> None:
+    run = captured(models.planted_outlier(), draw(4), tmp_path)
+    found = calibrant.suggest(run)
+    assert found.items
+    assert set(run.info.fits) == {"default", "suggested"}
+    assert all(fits <= {"default", "suggested"} for fits in tables_of(run).values())
+    calibrant.sensitivity(run, fit="suggested", views=["statistics"])
+
+
+def test_an_interrupt_leaves_the_fits_as_they_were(tmp_path, monkeypatch) -> None:
+    run = captured(models.planted_outlier(), draw(4), tmp_path)
+    calibrant.suggest(run)
+    before = run.read("quant_params")
+    whole, calls = Proof.whole, []
+
+    def interrupted(self: Proof, fit: str) -> Any:
+        calls.append(fit)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return whole(self, fit)
+
+    monkeypatch.setattr(Proof, "whole", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        calibrant.suggest(run)
+    assert calls[1] not in {"default", "suggested"}  # something was being tried
+    assert_frame_equal(run.read("quant_params"), before)
+    assert set(calibrant.open_run(run.path).info.fits) == {"default", "suggested"}
+    assert all(fits <= {"default", "suggested"} for fits in tables_of(run).values())
+
+
+class Measured:
+    """A fit of four layers; each layer in float gives as many dB as the table says."""
+
+    count = 4
+
+    def __init__(self, gains: dict[str, float]) -> None:
+        self.gains, self.asked = gains, []
+
+    def sqnr_db(self, but: Sequence[str]) -> float:
+        self.asked.append(list(but))
+        return 20.0 + sum(self.gains[layer] for layer in but)
+
+
+def in_order(**macs: int | None) -> list[Any]:
+    return [SimpleNamespace(row=SimpleNamespace(layer=layer, macs=own)) for layer, own in macs.items()]
+
+
+def test_layers_go_to_float_while_their_share_is_known_and_allowed() -> None:
+    whole: Any = Measured({"a": 3.0, "b": 2.0, "c": 0.1, "d": 1.0})
+    found = list(worth_skipping(whole, 20.0, in_order(unknown=None, a=10, heavy=6, b=5, c=0, d=0), 100, 0.15))
+    assert [(one.layer, one.share, one.before_db, one.after_db) for one in found] == [
+        ("a", 0.1, 20.0, 23.0), ("b", 0.05, 23.0, 25.0), ("d", 0.0, 25.0, 26.0)
+    ]  # fmt: skip
+    assert whole.asked == [["a"], ["a", "b"], ["a", "b", "c"], ["a", "b", "d"]]
+
+
+def test_one_layer_stays_quantized_and_three_that_give_too_little_end_the_search() -> None:
+    two: Any = Measured(dict.fromkeys("abcd", 3.0))
+    two.count = 2
+    assert [one.layer for one in worth_skipping(two, 20.0, in_order(a=0, b=0), 100, 1.0)] == ["a"]
+    poor: Any = Measured(dict.fromkeys("abcd", 0.4))
+    assert not list(worth_skipping(poor, 20.0, in_order(a=0, b=0, c=0, d=0), 100, 1.0))
+    assert poor.asked == [["a"], ["b"], ["c"]]
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(planted, tmp_path) -> None:
+    run, _, feeds = planted
+    for place in (tmp_path, tmp_path / "no" / "better.cfg"):
+        with pytest.raises(ConfigError, match="is a folder, or in none that exists"):
+            calibrant.suggest(run, data=feeds, output=place, name="unused")
+    assert "unused" not in run.info.fits

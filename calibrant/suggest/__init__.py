@@ -58,7 +58,7 @@ def suggest(
 
     Raises:
         LayerNotFoundError: no such fit.
-        ConfigError: `name` is the name of `fit`, a wrong option, or the fit is of a trained model.
+        ConfigError: `name` is the name of `fit`, or no name, a wrong option, no place for `output`, or the fit is of a trained model.
         DataError: `data` does not fit the model.
 
     Example:
@@ -66,11 +66,14 @@ def suggest(
         >>> found.before_db, found.after_db  # doctest: +SKIP
         (13.8, 31.2)
     """
+    from calibrant.pipeline import check_new_fit_name
     from calibrant.suggest.course import Course, Limits
 
     opened = open_run(run)
     opened.fit_record(fit)
+    check_new_fit_name(name)
     _check(fit, name, samples, also, max_float_macs)
+    _check_output(output)
     limits = Limits(samples=samples, int16="int16" in also, max_float_macs=max_float_macs)
     found = Course(opened, fit, name, data, limits, progress).suggestions()
     if output is not None:
@@ -95,6 +98,13 @@ def _check(fit: str, name: str, samples: int, also: Collection[str], max_float_m
                 f"--also: '{one}' is nothing to try{nearest(one, OPTIONAL)}; expected one of {', '.join(OPTIONAL)}"
             )
             raise ConfigError(message)
+
+
+def _check_output(output: "str | os.PathLike[str] | None") -> None:
+    """Refuse a place that could not be written to, before anything is measured."""
+    if output is not None and (not Path(output).absolute().parent.is_dir() or Path(output).is_dir()):
+        message = f"--output {output}: is a folder, or in none that exists; expected a file such as better.cfg"
+        raise ConfigError(message)
 
 
 make_callable(__name__)

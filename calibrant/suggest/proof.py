@@ -67,6 +67,11 @@ class WholeFit:
     def __init__(self, model: WholeModel, names: Sequence[str]) -> None:
         self._model, self._names = model, names
 
+    @property
+    def count(self) -> int:
+        """How many layers it quantizes."""
+        return len(self._names)
+
     def sqnr_db(self, but: Collection[str] = ()) -> float:
         """Return the output SQNR in dB with these layers left in float."""
         found = self._model.measure([name for name in self._names if name not in but])
