@@ -197,6 +197,17 @@ def test_writers_of_one_table_take_turns(tmp_path):
     assert run.read("events").height == 8
 
 
+@pytest.mark.parametrize(
+    ("table", "advice"), [("sensitivity", "delete its file"), ("layers", "capture the run again with --restart")]
+)
+def test_a_damaged_table_says_how_to_get_it_again(tmp_path, table, advice):
+    run = create_run(tmp_path / "r", make_info())
+    run.write(table, empty_frame(table))
+    (run.path / "tables" / f"{table}.parquet").write_bytes(b"PAR1")
+    with pytest.raises(RunError, match=rf"table '{table}' cannot be read .*; {advice}$"):
+        run.read(table)
+
+
 def test_a_dropped_fit_leaves_nothing(tmp_path):
     run = create_run(tmp_path / "r", make_info())
     run.update_info(fits={"a": A_FIT, "b": A_FIT})

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 RUN_FILE: Final = "run.json"
 MODEL_FOLDER: Final = "model"
+_DERIVED: Final = frozenset({"sensitivity", "evaluation", "class_agreement"})  # tables that a command makes again
 PREPARED_FILE: Final = "prepared.onnx"  # in the folder above; large weights lie beside it
 
 
@@ -308,7 +309,8 @@ class Run:
         try:
             return self.scan(table).collect()
         except (pl.exceptions.PolarsError, OSError) as error:
-            message = f"{self.path}: table '{table}' cannot be read ({error}); capture the run again with --restart"
+            advice = "delete its file" if table in _DERIVED else "capture the run again with --restart"
+            message = f"{self.path}: table '{table}' cannot be read ({error}); {advice}"
             raise RunError(message) from error
 
     def write(self, table: str, frame: pl.DataFrame) -> None:
