@@ -5,9 +5,12 @@ Skipped with its reason where Chromium is absent; in CI that is a failure.
 
 import statistics
 
+import numpy as np
+import polars as pl
 import pytest
 from browser import Page, chromium
 from report_runs import report_run
+from run_tables import frame, layer, make_run
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -230,3 +233,49 @@ def test_200_layers_are_under_5_mb_and_open_in_under_2_seconds(browser, tmp_path
     assert len(large.rows()) == 200
     assert statistics.median(seconds) < 2
     assert large.console() == []
+
+
+def test_runs_without_a_layer_in_common_are_compared_without_a_word_in_the_console(browser, tmp_path):
+    here, there = report_run(tmp_path / "a", ["a", "b"]), report_run(tmp_path / "b", ["c"])
+    page = Page(browser, calibrant.write_report(here, tmp_path / "page.html", against=there))
+    page.open()
+    assert page.rows() == ["a", "b", "c"]
+    assert "no layer is quantized in both" in page.browser.find_element(By.ID, "changes").text
+    assert "Ticks" not in page.browser.find_element(By.ID, "ranking-caption").text
+    assert page.console() == []
+
+
+def test_a_run_without_a_fit_says_so(browser, tmp_path):
+    tables = {"layers": [layer(0, "a")], "tensors": [], "histograms": [], "extremes": [], "channels": [], "weights": []}
+    page = Page(browser, calibrant.write_report(make_run(tmp_path / "r", tables, fits=()), tmp_path / "page.html"))
+    page.open()
+    assert (
+        page.browser.find_element(By.ID, "ranking-caption").text == "The run has no fit yet; calibrant fit makes one."
+    )
+    button_of(page, "a").click()
+    assert page.opens("a")
+    assert "undefined" not in page.browser.find_element(By.ID, "sheet").text
+    assert page.console() == []
+
+
+def test_measures_that_are_no_numbers_are_told_apart_from_exact_ones(browser, tmp_path):
+    run = report_run(tmp_path / "r", ["a"])
+    values = {"exact one": np.inf, "broken one": np.nan}
+    rows = [
+        {"fit": "default", "variant": "fake_quant", "metric": "sqnr_db", "output": name, "value": value, "samples": 2}
+        for name, value in values.items()
+    ]
+    run.write("evaluation", frame("evaluation", rows))
+    run.write("tensors", run.read("tensors").with_columns(max=pl.lit(np.inf, pl.Float32)))
+    page = Page(browser, calibrant.write_report(run, tmp_path / "page.html"))
+    page.open()
+    cells = [row.text for row in page.browser.find_elements(By.CSS_SELECTOR, "#accuracy tbody tr")]
+    assert sorted(cells) == [
+        "SQNR of the output, dB · broken one not a number 2",
+        "SQNR of the output, dB · exact one exact 2",
+    ]
+    button_of(page, "a").click()
+    assert page.opens("a")
+    page.settle()
+    assert "0.1 % of the values clipped" in page.browser.find_element(By.ID, "sheet-body").text
+    assert page.console() == []

@@ -117,11 +117,14 @@ def test_numbers_that_json_has_not_are_left_out(tmp_path):
         "histograms": [], "extremes": [],
         "quant_params": [data(0, sqnr_db=np.inf, scale=1.0, mse=0.0), data(1, sqnr_db=-np.inf, scale=1.0), data(2, sqnr_db=None)],
         "search": [{"fit": "default", "layer_id": 0, "tensor_id": 0, "clip_min": -1.0, "clip_max": 1.0, "loss": 0.0, "is_best": True}],
-        "evaluation": [{"fit": "default", "variant": "fake_quant", "metric": "sqnr_db", "value": np.inf, "samples": 1}],
+        "evaluation": [{"fit": "default", "variant": "fake_quant", "metric": "sqnr_db", "output": name, "value": value, "samples": 1}
+                       for name, value in {"a": np.inf, "b": np.nan, "c": -np.inf, "d": None}.items()],
     }  # fmt: skip
     run = make_run(tmp_path / "r", tables)
-    content = json.dumps(page_content(run, None), allow_nan=False)
-    assert '"value": null' in content
+    content = page_content(run, None)
+    json.dumps(content, allow_nan=False)
+    found = {row["output"]: row["value"] for row in content["run"]["evaluation"]}
+    assert found == {"a": "infinite", "b": "not a number", "c": "minus infinite", "d": None}
     assert all("histogram" not in sheet for _, sheet in layer_sheets(run, None))
     json.dumps(dict(layer_sheets(run, None)), allow_nan=False)
 
@@ -138,6 +141,18 @@ def test_the_head_says_where_the_configuration_came_from(tmp_path):
     sources = {name: fit["source"] for name, fit in summary["fits"].items()}
     assert sources == {"default": "AMCT's defaults", "python": "given in Python", "file": "/etc/quant.cfg"}
     assert summary["samples"] == 9
+
+
+def test_data_that_python_gave_is_not_called_by_its_type(tmp_path):
+    rows = [
+        {"fit": "default", "variant": "fp32", "metric": "top1", "value": 1.0, "samples": 2, "data": text}
+        for text in ("list", "/x/list")
+    ]
+    summary = run_summary(make_run(tmp_path / "r", {"evaluation": rows}, data="list"))
+    assert summary["data"] is None
+    assert ["Data", "given in Python"] in summary["facts"]
+    assert sorted(row["data"] for row in summary["evaluation"]) == ["/x/list", "given in Python"]
+    assert run_summary(make_run(tmp_path / "s", {}, data="/x/list"))["data"] == "/x/list"
 
 
 def test_a_run_without_a_fit_has_a_page(tmp_path):

@@ -1,12 +1,15 @@
 """The head of the page: what was calibrated, with what, and how accurate it is before and after."""
 
-from typing import Any
+import math
+from typing import Any, Final
 
 import polars as pl
 
 from calibrant.proto.simple_config import QuantConfig, canonical_text
 from calibrant.report_page.numbers import short
 from calibrant.stats.run import FitRecord, Run
+
+_PYTHON_TYPES: Final = ("list", "tuple", "dict", "generator", "function", "map", "ndarray")  # in the place of a path
 
 
 def run_summary(run: Run) -> dict[str, Any]:
@@ -15,7 +18,7 @@ def run_summary(run: Run) -> dict[str, Any]:
     return {
         "name": info.model_name,
         "path": str(run.path),
-        "data": info.data,
+        "data": None if info.data in _PYTHON_TYPES else info.data,
         "samples": info.samples,
         "facts": _facts(run),
         "fits": {name: _fit_facts(record) for name, record in info.fits.items()},
@@ -33,7 +36,7 @@ def _facts(run: Run) -> list[list[str]]:
     facts = [
         ["Model", info.model],
         ["Model hash", info.model_hash],
-        ["Data", info.data],
+        ["Data", _origin(info.data)],
         ["Samples", f"{info.samples} in batches of {info.batch_size}{', one at a time' if info.one_by_one else ''}"],
         ["Data fingerprint", info.data_fingerprint or ""],
         ["Activations", "raw values kept" if info.keep != "stats" else "statistics only"],
@@ -43,6 +46,11 @@ def _facts(run: Run) -> list[list[str]]:
         ["Run", str(run.path)],
     ]
     return [fact for fact in facts if fact[1]]
+
+
+def _origin(data: str) -> str:
+    """Name what a run calls by its Python type; a path stays as it is."""
+    return "given in Python" if data in _PYTHON_TYPES else data
 
 
 def _fit_facts(record: FitRecord) -> dict[str, Any]:
@@ -64,8 +72,17 @@ def _evaluation(run: Run) -> list[dict[str, Any]]:
         for name in ("fit", "variant", "output", "metric", "value", "low", "high", "samples", "data")
         if name in frame.columns
     ]
+    if "data" in columns:
+        frame = frame.with_columns(pl.col("data").replace({name: _origin(name) for name in _PYTHON_TYPES}))
     rows = frame.select(columns).sort("fit", "metric", "variant").iter_rows(named=True)
-    return [{key: short(value) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
+    return [{key: _number(value) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
+
+
+def _number(value: float) -> float | int | str | None:
+    """Say in words what JSON has no number for: an SQNR without noise is infinite, and one of NaN must not look like it."""
+    if math.isfinite(value):
+        return short(value)
+    return "not a number" if math.isnan(value) else "infinite" if value > 0 else "minus infinite"
 
 
 def run_events(run: Run) -> list[dict[str, Any]]:

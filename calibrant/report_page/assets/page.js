@@ -123,11 +123,12 @@
     return { background: "transparent", font, view: { stroke: null }, axis: { labelColor: ink, titleColor: soft, titleFontWeight: 400, titleFontSize: 11, labelFontSize: 11, gridColor: hair, domainColor: colour("line"), tickColor: colour("line"), titlePadding: 8 } };
   }
   const views = new Map();
+  const compared = (rows) => rows.some((row) => !missing(row.other));
   async function draw(place, name, data, description) {
     const specification = painted(content.charts[name], { ...inks() });
     specification.description = description;
     if (name === "ranking") specification.height = 19 * data.rows.length;
-    if (name === "ranking" && !against) specification.layer.pop();
+    if (name === "ranking" && !compared(data.rows)) specification.layer.pop(); // ticks of nothing have no extent
     specification.datasets = data;
     const options = { mode: "vega-lite", actions: false, renderer: "svg", ast: true, defaultStyle: false, config: theme(), tooltip: tip };
     const result = await window.vegaEmbed(place, specification, options);
@@ -152,6 +153,7 @@
     isolated: "Noise at the output of each layer alone, over its signal, as measured.",
     whole: "Noise at the output of the model with one layer quantized at a time, over its signal, as measured.",
   };
+  const nothingRanked = () => (Object.keys(run.fits).length ? "No layer of this fit is quantized." : "The run has no fit yet; calibrant fit makes one.");
   async function drawRanking() {
     const ranked = run.rows[state.fit].filter((row) => !missing(row.error_percent));
     const there = index(against && against.rows[otherFit()]);
@@ -159,7 +161,7 @@
     const rows = ranked.slice(0, state.allBars ? ranked.length : BARS).map((row, place) => ({ rank: place + 1, label: `${place + 1}   ${middle(stem(row.layer), size)}`, layer: row.layer, value: row.ranked_percent, other: (there.get(row.layer) || {}).ranked_by === row.ranked_by ? there.get(row.layer).ranked_percent : null }));
     byId("more").hidden = ranked.length <= BARS;
     byId("more").textContent = state.allBars ? `Show the ${BARS} worst` : `Show all ${ranked.length}`;
-    byId("ranking-caption").textContent = !ranked.length ? "No layer of this fit is quantized." : `${VIEWS[ranked[0].ranked_by]}${against ? " Ticks: the other run." : " Press a bar to open the layer."}`;
+    byId("ranking-caption").textContent = !ranked.length ? nothingRanked() : `${VIEWS[ranked[0].ranked_by]}${compared(rows) ? " Ticks: the other run." : " Press a bar to open the layer."}`;
     byId("ranking").hidden = !ranked.length;
     if (!ranked.length) return;
     const result = await draw(byId("ranking"), "ranking", { rows }, "Error of each layer, the worst first");
@@ -183,11 +185,11 @@
   const evaluationOf = (source, fit) => source.evaluation.filter((row) => !row.fit || row.fit === fit);
   function accuracyFigures() {
     const rows = evaluationOf(run, state.fit), found = [];
-    const sqnr = rows.filter((row) => row.metric === "sqnr_db" && row.variant === "fake_quant" && !missing(row.value)).sort((a, b) => a.value - b.value)[0];
+    const sqnr = rows.filter((row) => row.metric === "sqnr_db" && row.variant === "fake_quant" && typeof row.value === "number").sort((a, b) => a.value - b.value)[0];
     if (sqnr) found.push(["Output against float", `${db(sqnr.value)} dB`, `SQNR on ${sqnr.samples} samples`]);
     for (const metric of ["top1", "agreement"]) {
       const after = rows.find((row) => row.metric === metric && row.variant === "fake_quant"), before = rows.find((row) => row.metric === metric && row.variant === "fp32");
-      if (after && !missing(after.value)) found.push([metric === "top1" ? "Top-1 accuracy" : "Agreement with float", `${(100 * after.value).toFixed(1)} %`, before && metric === "top1" ? `before: ${(100 * before.value).toFixed(1)} %` : `on ${after.samples} samples`]);
+      if (after && typeof after.value === "number") found.push([metric === "top1" ? "Top-1 accuracy" : "Agreement with float", `${(100 * after.value).toFixed(1)} %`, before && typeof before.value === "number" && metric === "top1" ? `before: ${(100 * before.value).toFixed(1)} %` : `on ${after.samples} samples`]);
     }
     return found;
   }
@@ -195,9 +197,10 @@
   const share = (metric) => ["top1", "top5", "agreement"].includes(metric);
   function measure(row) {
     if (!row) return "";
-    const text = (value) => (share(row.metric) ? `${(100 * value).toFixed(1)} %` : general(value));
+    const text = (value) => (typeof value === "number" && share(row.metric) ? `${(100 * value).toFixed(1)} %` : general(value));
+    if (row.value === "infinite" && row.metric === "sqnr_db") return "exact";
     const interval = missing(row.low) || missing(row.high) ? "" : ` [${text(row.low)}, ${text(row.high)}]`;
-    return missing(row.value) ? "exact" : text(row.value) + interval;
+    return missing(row.value) ? "" : text(row.value) + interval;
   }
   function drawAccuracy() {
     const columns = [["this run", run, state.fit], against && ["other run", against, otherFit()]].filter(Boolean);
@@ -238,8 +241,9 @@
     if (!against) return;
     const pairs = [...run.facts.map(([name, value]) => [name, value, (against.facts.find((fact) => fact[0] === name) || [])[1]]), ["Configuration", (run.fits[state.fit] || {}).hash, (against.fits[otherFit()] || {}).hash]];
     const differing = pairs.filter(([name, a, b]) => a !== b && name !== "Run").map(([name]) => name.toLowerCase());
-    const worse = tableRows().filter((row) => row.change < -0.05).length, better = tableRows().filter((row) => row.change > 0.05).length;
-    byId("changes").replaceChildren(el("p", { class: "note" }, `Against ${against.path}: ${worse} layers worse there, ${better} better. `, differing.length ? `The runs differ in ${differing.join(", ")}.` : "Model, data and configuration are the same."));
+    const rows = tableRows(), common = rows.some((row) => !missing(row.change)), count = (number) => `${number} ${number === 1 ? "layer" : "layers"}`;
+    const worse = rows.filter((row) => row.change < -0.05).length, better = rows.filter((row) => row.change > 0.05).length;
+    byId("changes").replaceChildren(el("p", { class: "note" }, `Against ${against.path}: ${otherFit() === undefined ? "it has no fit" : common ? `${count(worse)} worse there, ${better} better` : "no layer is quantized in both"}. `, differing.length ? `The runs differ in ${differing.join(", ")}.` : "Model, data and configuration are the same."));
   }
 
   /* The sheet of a layer */
@@ -250,7 +254,7 @@
       const x0 = histogram.min + place * width, centre = x0 + width / 2;
       const inside = !clip || (centre >= clip.clip_min && centre <= clip.clip_max);
       return { x0, x1: x0 + width, count, series: series || (inside ? "inside" : "clipped") };
-    }).filter((row) => row.count > 0);
+    }).filter((row) => row.count > 0 && Number.isFinite(row.x0) && Number.isFinite(row.x1));
   }
   const clipRows = (data, series) => (!data || missing(data.clip_min) ? [] : [["least", data.clip_min], ["greatest", data.clip_max]].map(([what, at]) => ({ what: `${what} value, ${series}`, at, series })));
   const lossRows = (loss, histogram, series) => loss.width.map((width, place) => ({ share: width / (histogram.max - histogram.min || 1), ratio: loss.ratio[place], best: place === loss.best, series })).filter((row) => row.ratio > 0);
@@ -260,7 +264,7 @@
   function sheetFacts(layer, row, part) {
     const data = part.data || {}, weight = part.weight;
     return factList([
-      ["Error", missing(row.error_percent) ? null : `${percent(row.error_percent)} % of the signal`], ["Data", missing(row.data_db) ? null : `${db(row.data_db)} dB, ${rate(row.clip_rate)} of the values clipped`],
+      ["Error", missing(row.error_percent) ? null : `${percent(row.error_percent)} % of the signal`], ["Data", missing(row.data_db) ? null : `${db(row.data_db)} dB${missing(row.clip_rate) ? "" : `, ${general(100 * row.clip_rate)} % of the values clipped`}`],
       ["Scale, offset", missing(data.scale) ? null : `${data.scale}, ${data.offset}`], ["Clip range", missing(data.clip_min) ? null : `${general(data.clip_min)} to ${general(data.clip_max)}`],
       ["Algorithm", data.algorithm ? `${data.algorithm}, ${data.bits} bits, decided by ${data.decided_by}` : null], ["Weight", missing(row.weight_db) ? null : `${db(row.weight_db)} dB`],
       ["Weight scales", weight ? `${weight.scales} of ${weight.bits} bits by ${weight.algorithm}, ${general(weight.least)} to ${general(weight.greatest)}${weight.decided_by !== weight.algorithm ? `; decided by ${weight.decided_by}` : ""}` : null],
@@ -281,12 +285,14 @@
     const histogram = sheet.histogram || (other && other.histogram);
     const both = other && sheet.histogram && other.histogram;
     if (histogram) {
-      const note = part.balanced ? "Of the data before the balancer divides it; the clip range is that of the divided data." : null;
+      const clips = [...clipRows(part.data, "this run"), ...clipRows(otherPart.data, "other run")];
+      const note = part.balanced ? "Of the data before the balancer divides it; the clip range is that of the divided data." : clips.length ? "How many values lie in each bin, on a log scale; values beyond the dashed lines are clipped to them." : "How many values lie in each bin, on a log scale.";
       const keys = [["inside the clip range", "accent"], ["clipped", "alert"], both && ["other run, scaled to as many values", "other"]].filter(Boolean);
-      const made = chart("Histogram of the data", note, ...keys); body.push(made.section);
       const scaled = both ? { ...other.histogram, counts: other.histogram.counts.map((count) => (count * sheet.histogram.n) / other.histogram.n) } : other && other.histogram;
       const rows = [...(sheet.histogram ? binRows(sheet.histogram, part.balanced ? null : part.data) : []), ...(scaled ? binRows(scaled, null, "other run") : [])];
-      jobs.push(() => draw(made.place, "histogram", { rows, clips: [...clipRows(part.data, "this run"), ...clipRows(otherPart.data, "other run")] }, `Histogram of the data of ${name} on a log scale, with its clip range`));
+      const made = rows.length ? chart("Histogram of the data", note, ...keys) : { section: el("p", { class: "note" }, "The histogram of the data holds no finite values.") };
+      body.push(made.section);
+      if (rows.length) jobs.push(() => draw(made.place, "histogram", { rows, clips }, `Histogram of the data of ${name} on a log scale, with its clip range`));
     }
     const losses = [part.loss && sheet.histogram && lossRows(part.loss, sheet.histogram, "this run"), otherPart.loss && other.histogram && lossRows(otherPart.loss, other.histogram, "other run")].filter(Boolean).flat();
     if (losses.length) {
@@ -343,7 +349,7 @@
   function drawLead() {
     const file = (path) => path.split(/[/\\]/).pop();
     const made = run.fits[state.fit];
-    byId("lead").textContent = [`${run.samples} samples of ${file(run.data)}`, made && `configuration: ${file(made.source)}`, against && `against ${against.path}`].filter(Boolean).join(" · ");
+    byId("lead").textContent = [run.data ? `${run.samples} samples of ${file(run.data)}` : `${run.samples} samples given in Python`, made && `configuration: ${file(made.source)}`, against && `against ${against.path}`].filter(Boolean).join(" · ");
   }
   function drawAll() { drawLead(); figures(); drawAccuracy(); drawChanges(); drawHeads(); drawBody(); drawInputs(); drawEvents(); drawProvenance(); drawRanking(); if (state.open) openSheet(state.open); }
   byId("name").textContent = run.name;
