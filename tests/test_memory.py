@@ -84,6 +84,17 @@ def test_what_a_sample_takes_is_told_by_its_shapes(tmp_path: Path) -> None:
     assert list(prepared.model.graph.initializers) == before
 
 
+def test_shapes_that_cannot_be_inferred_cost_no_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        message = "[ShapeInferenceError] a node that nobody knows"
+        raise onnx.shape_inference.InferenceError(message)
+
+    prepared = prepare(models.depthwise(3), tmp_path)
+    sample = next(iter(open_data([{"x": images(1)}], prepared.inputs)))
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", fail)
+    assert memory_need(prepared, sample, 1, 0).exposed == {0: 768, 1: 768}  # as large as the largest that is known
+
+
 def test_a_fixed_batch_is_divided_into_its_samples(tmp_path: Path) -> None:
     prepared = prepare(models.fixed_batch(3), tmp_path)
     sample = next(iter(open_data([{"x": images(3)}], prepared.inputs)))
