@@ -73,7 +73,8 @@ def evaluate(
         data: evaluation samples, as `calibrant.capture` takes them.
         labels: one entry a sample: an array; a .npy or .npz file; ``file.npz:key``; or the name of an array in the data's .npz.
         metrics: names of metrics (docs/evaluation.md), ``module:function``, or functions of (outputs, reference, labels); by default
-            sqnr_db, cosine, agreement where outputs are vectors of scores, and top1 where labels are given.
+            sqnr_db, cosine where outputs are no single numbers, agreement where they are vectors of scores, and top1 where labels are
+            given.
         models: other ONNX models by the name that they get in the tables; an input that the run has fixed is fed its value.
         fits: names of fits; by default all that were exported, or all where none was. One that was not is exported to a
             temporary folder for it.

@@ -200,7 +200,7 @@ def test_scalar_outputs(tmp_path):
     found = evaluate_models(scaled(2, "a.onnx"), {"b": scaled(3, "b.onnx")}, [{"x": np.ones((6, 4), np.float32)}], X4)
     expected = 10 * np.log10(8**2 / 4**2)  # 2 * 4 against 3 * 4
     assert value(found.scores, metric="sqnr_db")["value"] == pytest.approx(expected)
-    assert "agreement" not in found.scores["metric"].to_list()
+    assert found.scores["metric"].to_list() == ["sqnr_db"]  # one number has neither classes nor an angle
     assert found.classes.is_empty()
 
 

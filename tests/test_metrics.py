@@ -142,6 +142,13 @@ def test_scores_of_classes_are_one_vector_a_sample():
     assert [has_classes(np.zeros(shape)) for shape in shapes] == [True, True, True, False, False, False]
 
 
+@pytest.mark.parametrize("count", [2, 129, 70_000])
+def test_an_interval_is_the_same_however_many_resamples_are_drawn_at_a_time(count):
+    values = np.random.default_rng(count).normal(size=count)
+    one_by_one = interval(values[:, None], lambda part: float(part[:, 0].mean()), resamples=20)
+    assert interval(values, resamples=20) == pytest.approx(one_by_one, rel=1e-12)
+
+
 def test_a_wrong_name_has_the_nearest_one():
     assert find_metric("sqnr") is METRICS["sqnr_db"]
     with pytest.raises(ConfigError, match=r"no metric 'agrement'; did you mean 'agreement'.*module:function"):

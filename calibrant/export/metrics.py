@@ -35,6 +35,7 @@ class Metric:
         higher_is_better: whether a greater value is nearer to the reference.
         needs_labels: whether it compares with labels instead of the reference.
         needs_classes: whether it means something for an output of one vector a sample only.
+        needs_vectors: whether it says nothing of one number but its sign.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Metric:
     higher_is_better: bool
     needs_labels: bool = False
     needs_classes: bool = False
+    needs_vectors: bool = False
 
 
 def power_and_noise(reference: Array, output: Array) -> tuple[float, float]:
@@ -235,8 +237,15 @@ _METRICS: Final = (
     Metric("top1", lambda _, y, c: (_is_among(y, c, 1),), _mean, _SHARE, higher_is_better=True, needs_labels=True),
     Metric("top5", lambda _, y, c: (_is_among(y, c, _TOP),), _mean, _SHARE, higher_is_better=True, needs_labels=True),
     Metric("agreement", lambda x, y, _: (_agrees(x, y),), _mean, _SHARE, higher_is_better=True, needs_classes=True),
-    Metric("cosine", lambda x, y, _: (cosine(x, y),), _mean, "", higher_is_better=True),
-    Metric("amct_similarity", lambda x, y, _: (amct_similarity(x, y),), _mean, "", higher_is_better=True),
+    Metric("cosine", lambda x, y, _: (cosine(x, y),), _mean, "", higher_is_better=True, needs_vectors=True),
+    Metric(
+        "amct_similarity",
+        lambda x, y, _: (amct_similarity(x, y),),
+        _mean,
+        "",
+        higher_is_better=True,
+        needs_vectors=True,
+    ),
     Metric("sqnr_db", lambda x, y, _: power_and_noise(x, y), _ratio_db, "dB", higher_is_better=True),
     Metric("kl", lambda x, y, _: (kl_divergence(x, y),), _mean, "nat", higher_is_better=False),
     Metric("mse", lambda x, y, _: (_squared_error(x, y),), _mean, "output squared", higher_is_better=False),

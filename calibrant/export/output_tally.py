@@ -33,6 +33,7 @@ class OutputTally:
         self._terms: dict[str, list[Terms]] = {metric.name: [] for metric in metrics}
         self._classes: list[tuple[int, int]] = []
         self._has_classes = True
+        self._has_vectors = False
 
     def add(self, reference: Array, output: Array, label: int | None) -> None:
         """Measure one more sample.
@@ -44,6 +45,7 @@ class OutputTally:
         output = self._like(reference, output)
         self.spread.add(output)
         self._has_classes &= has_classes(reference)
+        self._has_vectors |= np.size(reference) != 1
         if self._has_classes:
             self._classes.append((predicted_class(reference), predicted_class(output)))
         for metric in self._metrics:
@@ -54,18 +56,24 @@ class OutputTally:
     def rows(self, *, all_metrics: bool) -> Iterator[Row]:
         """Yield the value of each metric with its interval; without `all_metrics` only of those that the output has a meaning for."""
         for metric in self._metrics:
-            if all_metrics or self._has_classes or not metric.needs_classes:
+            if all_metrics or self._is_meant(metric):
                 terms = np.asarray(self._terms[metric.name], np.float64)
                 low, high = interval(terms, metric.combine)
                 yield value_row(metric.name, metric.combine(terms), low, high, len(terms))
+
+    def _is_meant(self, metric: Metric) -> bool:
+        """Return whether a metric means something for this output."""
+        return (self._has_classes or not metric.needs_classes) and (self._has_vectors or not metric.needs_vectors)
 
     def class_rows(self) -> Iterator[Row]:
         """Yield the agreement within each class of the float model, where outputs are vectors of scores."""
         if not self._has_classes:
             return
-        for number in sorted({reference for reference, _ in self._classes}):
-            found = [other for reference, other in self._classes if reference == number]
-            yield _class_row(number, found)
+        found: dict[int, list[int]] = {}
+        for reference, other in self._classes:
+            found.setdefault(reference, []).append(other)
+        for number in sorted(found):
+            yield _class_row(number, found[number])
 
     def _like(self, reference: Array, output: Array) -> Array:
         if np.shape(output) == np.shape(reference):

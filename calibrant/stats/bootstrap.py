@@ -1,6 +1,6 @@
 """Confidence intervals over samples by the percentile bootstrap (Efron 1979): draw as many samples again, with replacement."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import ceil, floor, nan
 from typing import Any, Final, Literal
 
@@ -14,6 +14,7 @@ Statistic = Callable[[Floats], float]
 
 LEVEL: Final = 0.95
 RESAMPLES: Final = 1000
+_BLOCK: Final = 1 << 16  # places that are drawn at a time
 
 
 def interval(
@@ -64,11 +65,19 @@ def interval(
 
 
 def _resampled(values: Floats, statistic: Literal["mean"] | Statistic, resamples: int, seed: int) -> Floats:
-    generator, count = np.random.default_rng(seed), len(values)
-    compute: Statistic = (lambda part: float(np.mean(part))) if statistic == "mean" else statistic
-    draws = (generator.integers(0, count, count) for _ in range(resamples))
+    draws = _draws(len(values), resamples, seed)
     with np.errstate(all="ignore"):  # infinite values are allowed, and show in the interval
-        return np.sort([compute(values[draw]) for draw in draws])
+        if statistic == "mean" and values.ndim == 1:
+            return np.sort(np.concatenate([values[block].mean(axis=1) for block in draws]))
+        compute: Statistic = (lambda part: float(np.mean(part))) if statistic == "mean" else statistic
+        return np.sort([compute(values[draw]) for block in draws for draw in block])
+
+
+def _draws(count: int, resamples: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the places of the samples of each resample, many resamples at a time while they are short."""
+    generator, rows = np.random.default_rng(seed), max(1, _BLOCK // count)
+    for start in range(0, resamples, rows):
+        yield generator.integers(0, count, (min(rows, resamples - start), count))
 
 
 def _percentiles(found: Floats, level: float) -> tuple[float, float]:
