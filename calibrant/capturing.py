@@ -195,7 +195,9 @@ def _capture_anew(
         progress("capture", 0, 0)
         save_prepared(prepared, run.model_folder)
         check_loads(run.prepared_file)
-        options = CaptureOptions(request.batch_size, request.keep, request.config.batch_num, request.memory, request.fits_too)
+        options = CaptureOptions(
+            request.batch_size, request.keep, request.config.batch_num, request.memory, request.fits_too
+        )
         with timed(seconds, "capture"):
             result = capture_activations(prepared, source, run.path, options, progress, notice)
         run.replace_events(["ingest", "capture", "stats"], None, [*prepared.events, *result.events])
