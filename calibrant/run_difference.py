@@ -83,7 +83,11 @@ def _settings(here: Run, mine: str, there: Run, theirs: str) -> pl.DataFrame:
     pairs["exact"] = (here.info.fits[mine].exact, there.info.fits[theirs].exact)
     for name in {**here.info.versions, **there.info.versions}:
         pairs[f"version of {name}"] = (here.info.versions.get(name), there.info.versions.get(name))
-    rows = [(name, str(a), str(b)) for name, (a, b) in pairs.items() if a != b]
+    rows = [
+        (name, *(None if one is None else str(one) for one in pair))
+        for name, pair in pairs.items()
+        if pair[0] != pair[1]
+    ]
     return pl.DataFrame(rows, schema={"what": pl.String, "here": pl.String, "there": pl.String}, orient="row")
 
 

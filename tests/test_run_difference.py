@@ -114,3 +114,9 @@ def test_a_plain_terminal_gets_plain_characters():
 
 def test_a_bar_table_of_nothing_says_so():
     assert bar_table(RANKED.head(0), 80)[-1] == "(no rows)"
+
+
+def test_what_one_run_does_not_tell_is_empty(tmp_path):
+    here = make_run(tmp_path / "a", tables(a=20.0), versions={"calibrant": "0.1.0"})
+    there = make_run(tmp_path / "b", tables(a=20.0), versions={})
+    assert calibrant.diff(here, there).settings.rows() == [("version of calibrant", "0.1.0", None)]

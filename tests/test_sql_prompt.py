@@ -35,6 +35,7 @@ def session(run):
         ("select /* ; */ 1;", ["select /* ; */ 1"], ""),
         ("select $$;$$, $a$;$$;$a$;", ["select $$;$$, $a$;$$;$a$"], ""),
         ("select 'open;", [], "select 'open;"),
+        (r"select e'it\';', date'2020-01-01'; x", [r"select e'it\';', date'2020-01-01'"], "x"),
         (";; ;", [], ""),
     ],
 )
@@ -90,6 +91,21 @@ def test_wrong_names_are_told_with_the_nearest(session, capsys):
     assert session.is_over
 
 
+def test_a_report_of_two_runs_asks_for_the_second_and_words_behind_a_report_are_known(session, capsys):
+    session.read(".report compare_runs\n.report ranking sqll")
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[0] == "error: report 'compare_runs' compares two runs; pass the second one with --against RUN2"
+    assert errors[1] == "error: .report ranking sqll: 'sqll' is not known; pass the name alone, or sql behind it"
+
+
+def test_tables_of_a_second_run_have_a_schema_as_well(run, capsys):
+    with open_catalog(run, run) as catalog:
+        SqlSession(catalog).read(".schema against.layers\n.report compare_runs")
+    captured = capsys.readouterr()
+    assert "macs          Int64" in captured.out
+    assert captured.err == ""
+
+
 def test_long_answers_are_cut_in_the_prompt_and_say_so(session, capsys):
     session.most_rows = 3
     session.read("select * from range(1234);")
@@ -142,3 +158,7 @@ def test_control_c_drops_the_line_only(run, capsys, monkeypatch, tmp_path):
     out = capsys.readouterr().out
     assert "five\n----\n   5\n" in out
     assert "garbage" not in out
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "calibrant" / "sql_history").mkdir(parents=True)  # a folder has the place of the file
+    talk(run, "select 6 as six;\n\x04")
+    assert "six\n---\n  6\n" in capsys.readouterr().out

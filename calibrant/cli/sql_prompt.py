@@ -147,7 +147,7 @@ def _history() -> History:
     file = Path(state) / "calibrant" / "sql_history"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
+        file.open("a").close()
     except OSError:
         return InMemoryHistory()
     return FileHistory(str(file))

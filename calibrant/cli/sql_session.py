@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from calibrant.cli.sql_statements import is_blank, split_statements
 from calibrant.console import FORMATS, print_error, print_frame, print_line, print_table
 from calibrant.errors import CalibrantError, ConfigError, LayerNotFoundError, nearest
-from calibrant.stats.report import AGAINST, find_report, list_reports
+from calibrant.stats.report import AGAINST, find_report, list_reports, require_second
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -119,20 +119,29 @@ class SqlSession:
         from calibrant.stats.schema_page import schema_frame
         from calibrant.stats.table_notes import TABLE_NOTES
 
-        for name in [argument] if argument else TABLE_NOTES:
+        second = f"{AGAINST}." if self._has_second else ""
+        for name in [argument.removeprefix(second)] if argument else TABLE_NOTES:
             print_table(schema_frame(name), f"{name}: {TABLE_NOTES[name].row}")
             sys.stdout.write("" if argument else "\n")
+
+    @property
+    def _has_second(self) -> bool:
+        return any(name.startswith(f"{AGAINST}.") for name in self.catalog.columns())
 
     def _reports(self, argument: str) -> None:
         print_lines((report.name, report.title) for report in list_reports())
 
     def _report(self, argument: str) -> None:
         name, _, wanted = argument.partition(" ")
-        query = find_report(name).query
+        report = find_report(name)
         if wanted.strip() == "sql":
-            sys.stdout.write(query)
+            sys.stdout.write(report.query)
+        elif wanted.strip():
+            message = f".report {argument}: '{wanted.strip()}' is not known; pass the name alone, or sql behind it"
+            raise ConfigError(message)
         else:
-            self._answer(query)
+            require_second(report, has_second=self._has_second)
+            self._answer(report.query)
 
     def _format(self, argument: str) -> None:
         forms = FORMATS[:-1]  # Parquet needs a file

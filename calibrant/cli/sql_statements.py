@@ -4,8 +4,9 @@ import re
 from typing import Final
 
 # A quoted text or name, a comment, or dollar quotes: a semicolon inside does not end a statement. Unfinished ones reach to the end.
+# Behind an E, a backslash keeps a quote inside the text.
 _SKIPPED: Final = re.compile(
-    r"'(?:[^']|'')*(?:'|$)|\"(?:[^\"]|\"\")*(?:\"|$)|--[^\n]*(?:\n|$)|/\*.*?(?:\*/|$)|\$(\w*)\$.*?(?:\$\1\$|$)",
+    r"(?<!\w)[eE]'(?:[^'\\]|''|\\.)*(?:'|$)|'(?:[^']|'')*(?:'|$)|\"(?:[^\"]|\"\")*(?:\"|$)|--[^\n]*(?:\n|$)|/\*.*?(?:\*/|$)|\$(\w*)\$.*?(?:\$\1\$|$)",
     re.DOTALL,
 )
 

@@ -97,10 +97,19 @@ def check_fit_name(run: Run, fit: str | None) -> None:
         raise LayerNotFoundError(message)
 
 
-def _check_runs(report: Report, against: Run | None) -> None:
-    if report.is_comparison and against is None:
+def require_second(report: Report, *, has_second: bool) -> None:
+    """Refuse a report that compares two runs where there is one.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if report.is_comparison and not has_second:
         message = f"report '{report.name}' compares two runs; pass the second one with --against RUN2"
         raise ConfigError(message)
+
+
+def _check_runs(report: Report, against: Run | None) -> None:
+    require_second(report, has_second=against is not None)
     if against is not None and not report.is_comparison:
         others = ", ".join(other.name for other in list_reports() if other.is_comparison)
         message = f"report '{report.name}' asks one run; with --against there is: {others}"
