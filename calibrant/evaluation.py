@@ -92,6 +92,7 @@ def evaluate(
         DataError: data, labels or dumps that do not fit; the message names the sample or file.
         LayerNotFoundError: no such fit.
         ModelError: another model that onnxruntime refuses or that takes other inputs.
+        RunError: the run cannot be written to.
 
     Example:
         >>> scores = evaluate("model.run", "eval.npz", labels="y.npy", metrics=["top1", "sqnr"])  # doctest: +SKIP
@@ -125,6 +126,7 @@ def evaluation(
     from calibrant.ingest.model import load_prepared
 
     opened = open_run(run)
+    opened.require_writable()
     inputs = load_prepared(opened.model_folder).inputs
     _check_names([*(models or {}), *(dumps or {})])
     chosen = _chosen_fits(opened, fits, alone=not models and not dumps)

@@ -57,6 +57,7 @@ def sensitivity(
         LayerNotFoundError: no such fit, or the fit quantizes no such layer.
         ConfigError: an unknown view, or `samples` below 1.
         DataError: `data` does not fit the model.
+        RunError: the run cannot be written to.
 
     Example:
         >>> rows = sensitivity("model.run", data="eval.npz", views=["whole"])  # doctest: +SKIP
@@ -69,6 +70,7 @@ def sensitivity(
     if samples < 1:
         message = f"--samples: {samples} is no number of samples; expected at least 1"
         raise ConfigError(message)
+    opened.require_writable()
     Study(opened, fit, data, samples, chosen, progress).measure(wanted)
     rows = measurements(opened, fit)
     return rows.filter(pl.col("view").is_in(wanted), pl.col("layer_id").is_in(list(chosen)))

@@ -1,6 +1,7 @@
 """The run directory: what is a run, what is refused, tables, fits side by side, events."""
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
@@ -206,6 +207,14 @@ def test_a_damaged_table_says_how_to_get_it_again(tmp_path, table, advice):
     (run.path / "tables" / f"{table}.parquet").write_bytes(b"PAR1")
     with pytest.raises(RunError, match=rf"table '{table}' cannot be read .*; {advice}$"):
         run.read(table)
+
+
+def test_a_run_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
+    run = create_run(tmp_path / "r", make_info())
+    run.require_writable()
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # a superuser may write anywhere
+    with pytest.raises(RunError, match="cannot be written to, and its tables take what is measured; copy the run"):
+        run.require_writable()
 
 
 def test_a_dropped_fit_leaves_nothing(tmp_path):

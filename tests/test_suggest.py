@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import calibrant
 from calibrant.cli.app import app
 from calibrant.cli.options import share
-from calibrant.errors import ConfigError, LayerNotFoundError
+from calibrant.errors import ConfigError, ExportError, LayerNotFoundError
 from calibrant.export.files import export_files
 from calibrant.proto.settings import CalibrationBlock
 from calibrant.proto.simple_config import parse_simple_config
@@ -375,3 +375,22 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(p
         with pytest.raises(ConfigError, match="is a folder, or in none that exists"):
             calibrant.suggest(run, data=feeds, output=place, name="unused")
     assert "unused" not in run.info.fits
+
+
+def test_a_file_that_cannot_be_written_is_named_and_the_fit_stays(planted, tmp_path, monkeypatch) -> None:
+    run, found, feeds = planted
+
+    write_text = Path.write_text
+
+    def full(self: Path, text: str, encoding: str) -> int:
+        if "better.cfg" in self.name:
+            raise OSError(28, "No space left on device")
+        return write_text(self, text, encoding)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(
+        ExportError, match=r"better\.cfg: cannot be written \(No space left on device\); the fit 'full' stands"
+    ):
+        calibrant.suggest(run, data=feeds, output=tmp_path / "better.cfg", name="full")
+    assert run.info.fits["full"].config_text.splitlines()[1:] == found.text.splitlines()[1:]
+    assert not list(tmp_path.iterdir())

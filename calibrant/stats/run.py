@@ -4,12 +4,13 @@ A folder is a run when it holds a run.json that this module wrote; any other fol
 """
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +23,6 @@ from calibrant.stats.run_lock import sole_writer
 from calibrant.stats.scales_hash import scales_hashes
 from calibrant.stats.tables import FIT_TABLES, SCHEMA_VERSION, SCHEMAS, conform, empty_frame, write_frame
 from calibrant.whole_files import whole_file
-
-if TYPE_CHECKING:
-    import os
 
 RUN_FILE: Final = "run.json"
 MODEL_FOLDER: Final = "model"
@@ -404,6 +402,16 @@ class Run:
             message = f"{self.path}: {self.info.kept_text}; capture again with --keep raw"
             raise RunError(message)
         return read_captures(self.path, found[tensor])
+
+    def require_writable(self) -> None:
+        """Refuse to measure what could not be kept afterwards.
+
+        Raises:
+            RunError: the folder of the tables cannot be written to.
+        """
+        if not os.access(self.path / "tables", os.W_OK):
+            message = f"{self.path}: cannot be written to, and its tables take what is measured; copy the run, or mend its permissions"
+            raise RunError(message)
 
     def require_all_activations(self, what: str) -> None:
         """Refuse what cannot be had from a part of the samples.

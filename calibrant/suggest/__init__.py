@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calibrant._room import make_callable
-from calibrant.errors import ConfigError, nearest
+from calibrant.errors import ConfigError, ExportError, nearest
 from calibrant.stats.events import Progress, no_progress
 from calibrant.stats.run import Run, open_run
 from calibrant.whole_files import whole_file
@@ -60,6 +60,8 @@ def suggest(
         LayerNotFoundError: no such fit.
         ConfigError: `name` is the name of `fit`, or no name, a wrong option, no place for `output`, or the fit is of a trained model.
         DataError: `data` does not fit the model.
+        ExportError: `output` cannot be written.
+        RunError: the run cannot be written to.
 
     Example:
         >>> found = suggest("model.run", data="eval.npz", output="better.cfg")  # doctest: +SKIP
@@ -74,11 +76,11 @@ def suggest(
     check_new_fit_name(name)
     _check(fit, name, samples, also, max_float_macs)
     _check_output(output)
+    opened.require_writable()
     limits = Limits(samples=samples, int16="int16" in also, max_float_macs=max_float_macs)
     found = Course(opened, fit, name, data, limits, progress).suggestions()
     if output is not None:
-        with whole_file(Path(output)) as partial:
-            partial.write_text(found.text, encoding="utf-8")
+        _write(found.text, Path(output), name)
     return found
 
 
@@ -98,6 +100,15 @@ def _check(fit: str, name: str, samples: int, also: Collection[str], max_float_m
                 f"--also: '{one}' is nothing to try{nearest(one, OPTIONAL)}; expected one of {', '.join(OPTIONAL)}"
             )
             raise ConfigError(message)
+
+
+def _write(text: str, output: Path, name: str) -> None:
+    try:
+        with whole_file(output) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        message = f"{output}: cannot be written ({error.strerror or error}); the fit '{name}' stands in the run, choose a writable file"
+        raise ExportError(message) from error
 
 
 def _check_output(output: "str | os.PathLike[str] | None") -> None:
