@@ -82,7 +82,7 @@ def convert_qat(
 
     Raises:
         ModelError: no QDQ model, quantized operators (QLinearConv …), or nothing in it that Ascend quantizes.
-        ExportError: no layer can be converted, the files cannot be written, or they do not verify.
+        ExportError: no layer can be converted, the files cannot be written or one would replace the model, or they do not verify.
         DataError: the samples do not fit the model.
 
     Example:
@@ -93,6 +93,7 @@ def convert_qat(
     from calibrant.export.qdq_layers import qdq_export
     from calibrant.ingest.qdq.prepare import prepare_qdq_model
 
+    _check_places(Path(model), os.fspath(prefix))
     fixed = {name: str(value) for name, value in (fix_input or {}).items()}
     source = prepare_qdq_model(Path(model), fix_input=fixed, do_fusion=do_fusion)
     found = qdq_export(source, matmul_per_channel=matmul_per_channel)
@@ -119,6 +120,17 @@ def convert_qat(
         files, found.frame({} if distance is None else distance.layers), (*events, *judged.events), judged.report,
         None if distance is None else distance.sqnr_db,
     )  # fmt: skip
+
+
+def _check_places(model: Path, prefix: str) -> None:
+    """Refuse to write one of the files over the model that is read."""
+    from calibrant.export.files import export_files
+
+    files = export_files(prefix)
+    for path in (files.fake_quant, files.deploy, files.record, files.quant_map, files.config):
+        if path.resolve() == model.resolve():
+            message = f"{model}: --prefix {prefix} would write over the model that is read; choose another --prefix"
+            raise ExportError(message)
 
 
 def convert_qat_model(model_file: PathLike, save_path: PathLike, record_file: PathLike | None = None) -> ConvertedModel:

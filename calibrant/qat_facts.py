@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from calibrant.errors import nearest
 from calibrant.quantizers.retrain_advice import LayerFacts
 from calibrant.stats.events import Event
 from calibrant.stats.run import Run
@@ -102,7 +103,12 @@ def _ranks(run: Run, fit: str) -> tuple[dict[str, dict[str, Any]], list[Event]]:
     from calibrant.sensitivity import RANKING_METRIC, best_view, measurements, sensitivity, worst_first
 
     if fit not in run.info.fits:
-        text = f"{run.path}: no fit '{fit}', so that layers are not ranked; run calibrant fit"
+        others = (
+            f"{nearest(fit, run.info.fits)}; fits: {', '.join(run.info.fits)}"
+            if run.info.fits
+            else "; run calibrant fit"
+        )
+        text = f"{run.path}: no fit '{fit}', so that layers are not ranked{others}"
         return {}, [Event("fit", "warn", text)]
     if measurements(run, fit).is_empty():
         sensitivity(run, fit=fit, views=["statistics"])

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from errno import EISDIR
 from pathlib import Path
 
 
@@ -16,7 +17,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         path: the file; its folder exists when the block begins to write.
 
     Raises:
-        OSError: the file cannot be moved to its place. The caller says what it is and what to do.
+        OSError: the path is that of a folder, or the file cannot be moved to its place. The caller says what it is and what to do.
 
     Example:
         >>> import tempfile
@@ -26,6 +27,8 @@ def whole_file(path: Path) -> Iterator[Path]:
         ...     [path.name for path in Path(folder).iterdir()]
         ['a.txt']
     """
+    if not path.name:  # such as . and /
+        raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial

@@ -706,6 +706,15 @@ def test_nothing_is_written_after_a_refusal(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_the_model_is_not_written_over(tmp_path: Path) -> None:
+    path = models.save(qdq.conv(), tmp_path / "m_fake_quant_model.onnx")
+    before = path.read_bytes()
+    with pytest.raises(ExportError, match=r"would write over the model that is read; choose another --prefix"):
+        calibrant.convert_qat(path, prefix=tmp_path / "m")
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_model_without_known_sizes_is_not_verified_and_says_so(tmp_path: Path) -> None:
     proto = qdq.conv()
     proto.graph.input[0].CopyFrom(models.value("x", ["N", 3, "H", "W"]))

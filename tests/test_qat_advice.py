@@ -337,6 +337,36 @@ def test_skipped_layer_loses_its_override_since_that_would_win() -> None:
     assert edited.quant_skip_layers == ("/fc/Gem", "/stem/Conv")
 
 
+SKIPPING = """batch_num: 1
+skip_layer_types: "Conv"
+retrain_data_quant_config { ulq_quantize { clip_max_min { clip_max: 1000000.0 clip_min: -1000000.0 } } }
+retrain_weight_quant_config { arq_retrain { channel_wise: false } }
+"""
+
+
+def test_skipped_layers_are_not_switched_on_by_an_edit(run: Path, tmp_path: Path) -> None:
+    advice = advise_qat(written(tmp_path, SKIPPING, "r.cfg"), run, disable=0, output=tmp_path / "next.cfg")
+    row = one(advice.table, "clips", "/stem/Conv", "clip_max")
+    assert (row["severity"], row["edited"]) == ("info", False)
+    assert row["evidence"].endswith("; the layer is not trained")
+    assert one(advice.table, "clips", "/fc/Gemm", "clip_max")["edited"]
+    config = parse_retrain_config((tmp_path / "next.cfg").read_text())
+    assert [name for name, _ in config.override_layers] == ["/fc/Gemm"]
+
+
+def test_output_that_is_a_folder_and_a_wrong_fit_are_told(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, SKIPPING, "r.cfg")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"^\.: cannot write: Is a directory; choose a writable place$"):
+        advise_qat(path, run, output=".")
+    events = advise_qat(path, run, fit="defualt").events
+    assert any(
+        "no fit 'defualt', so that layers are not ranked; did you mean 'default'?" in event.message for event in events
+    )
+
+
 def test_bare_batch_num_is_read_as_retraining(run: Path, tmp_path: Path) -> None:
     advice = advise_qat(written(tmp_path, "batch_num: 1\n", "r.cfg"), run)
     assert "nothing in it tells calibration from retraining" in advice.events[0].message

@@ -4,7 +4,7 @@ Nothing is trained and nothing is run: a configuration of retraining is held aga
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, log10
 from typing import Final, Literal
 
@@ -118,8 +118,18 @@ def advise(
     off = {row.layer for row in rows if row.key == "retrain_enable" and row.edit is False}
     rows += _sensitivity(known, disable, off)
     for one, layer in known:
-        rows += [*_clips(one, layer), *_fixed_min(one, layer), *_channel_wise(one, layer)]
+        rows += _of_layer(one, layer)
     return rows
+
+
+def _of_layer(one: LayerFacts, layer: RetrainJsonLayer) -> list[Advice]:
+    """Advise on one layer; what is not trained is told, but left as it is: an override would have it trained again."""
+    rows = [*_clips(one, layer), *_fixed_min(one, layer), *_channel_wise(one, layer)]
+    if layer.retrain_enable:
+        return rows
+    return [
+        replace(row, severity="info", edit=None, evidence=f"{row.evidence}; the layer is not trained") for row in rows
+    ]
 
 
 # Step 5 of the guide, first here: names.
