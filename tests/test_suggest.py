@@ -394,3 +394,10 @@ def test_a_file_that_cannot_be_written_is_named_and_the_fit_stays(planted, tmp_p
         calibrant.suggest(run, data=feeds, output=tmp_path / "better.cfg", name="full")
     assert run.info.fits["full"].config_text.splitlines()[1:] == found.text.splitlines()[1:]
     assert not list(tmp_path.iterdir())
+
+
+def test_layers_that_are_not_changed_one_by_one_are_told(tmp_path) -> None:
+    override = 'override_layer_configs { layer_name: "query" calibration_config { weight_compress_only: true } }'
+    run = captured(models.attention(), draw(3, (1, 5, 4)), tmp_path, override)
+    told = "1 quantized layers were left as they are, the first 'query': those of joint_quant and weight_compress_only"
+    assert any(note.startswith(told) for note in calibrant.suggest(run).notes)

@@ -73,32 +73,44 @@ def measure_statistics(
     return found
 
 
+class _Cut:
+    """A table cut by the numbers in a column, once for all of them."""
+
+    def __init__(self, table: pl.DataFrame, column: str) -> None:
+        self._none = table.clear()
+        self._parts = table.partition_by(column, as_dict=True, maintain_order=True)
+
+    def __getitem__(self, number: int | None) -> pl.DataFrame:
+        """Return the rows of a number; of one that the table has not, none."""
+        return self._parts.get((number,), self._none)
+
+
 class _Reader:
     """The tables of a run, cut by layer."""
 
     def __init__(self, run: Run, fit: str) -> None:
         self._run = run
-        self._parameters = run.read("quant_params").filter(fit=fit)
-        self._balance = run.read("balance").filter(fit=fit).sort("channel")
-        self._weights, self._channels = run.read("weights"), run.read("channels")
-        self._samples = run.read("samples")
+        self._parameters = _Cut(run.read("quant_params").filter(fit=fit), "layer_id")
+        self._balance = _Cut(run.read("balance").filter(fit=fit).sort("channel"), "layer_id")
+        self._weights, self._channels = _Cut(run.read("weights"), "layer_id"), _Cut(run.read("channels"), "tensor_id")
+        self._samples = _Cut(run.read("samples"), "tensor_id")
         self._layers = {row["layer_id"]: row for row in run.read("layers").iter_rows(named=True)}
         self._tensors = {row["tensor_id"]: row for row in run.read("tensors").iter_rows(named=True)}
         self._statistics = RunStatistics(run, {}, {})
 
     def tables(self, layer: int) -> LayerTables:
-        rows = self._parameters.filter(layer_id=layer)
+        rows = self._parameters[layer]
         data = rows.filter(role="data")
-        factors = self._balance.filter(layer_id=layer)["factor"].to_numpy()
+        factors = self._balance[layer]["factor"].to_numpy()
         tensor = data["tensor_id"][0] if data.height else self._layers[layer]["tensor_id"]
         plain = data.height > 0 and not factors.size
         counted = tensor if self._counts_inputs(layer, tensor) else _NONE
         return LayerTables(
             data=data.row(0, named=True) if data.height else None,
             weight=rows.filter(role="weight").sort("channel"),
-            weight_rows=self._weights.filter(layer_id=layer).sort("channel"),
-            samples=self._samples.filter(tensor_id=tensor if plain else _NONE),
-            channels=self._channels.filter(tensor_id=counted).sort("channel"),
+            weight_rows=self._weights[layer].sort("channel"),
+            samples=self._samples[tensor if plain else _NONE],
+            channels=self._channels[counted].sort("channel"),
             factors=factors,
             quantile=magnitude_quantile(self._statistics.histogram(tensor).bins()) if plain else None,
             count=self._run.info.samples,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from calibrant.ingest.data import Data
 from calibrant.proto.simple_config import parse_simple_config
+from calibrant.sensitivity import quantized_names
 from calibrant.simple_form import without
 from calibrant.stats.events import Progress
 from calibrant.stats.run import Run
@@ -194,6 +195,13 @@ class Course:
         """Say what was not tried, and why."""
         if not self._run.info.has_all_activations:
             yield "balancing was not tried: it needs the activations of all samples, which this run did not keep (--keep raw)"
+        plain = {one.row.layer for one in self._settings.layers}
+        others = [layer for layer in quantized_names(self._run, self._fit, None).values() if layer not in plain]
+        if others:
+            yield (
+                f"{len(others)} quantized layers were left as they are, the first '{others[0]}': those of joint_quant and "
+                "weight_compress_only, and products of two variables, are not changed one by one"
+            )
         unknown = [one for one in self._trials.candidates({}) if one.row.macs is None and self._is_worth(one)]
         if unknown:
             yield (
