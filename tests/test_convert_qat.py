@@ -657,11 +657,11 @@ def test_float_model_is_refused(tmp_path: Path) -> None:
 def test_integer_operator_inside_a_pair_is_refused(tmp_path: Path) -> None:
     graph = qdq.Qdq()
     codes = graph.quantize("x", "x", 0.05)
-    moved = graph.node("MaxPool", [codes], "p", "pool", kernel_shape=[2, 2])
-    graph.node("DequantizeLinear", [moved, "x_scale", "x_zero"], "y")
-    proto = graph.model([models.value("x", ["N", 3, 8, 8])], [models.value("y", ["N", 3, 7, 7])])
+    turned = graph.node("Neg", [codes], "p", "turned")
+    graph.node("DequantizeLinear", [turned, "x_scale", "x_zero"], "y")
+    proto = graph.model([models.value("x", ["N", 3, 8, 8])], [models.value("y", ["N", 3, 8, 8])])
     with pytest.raises(
-        ModelError, match="QuantizeLinear 'x_q' feeds MaxPool 'pool': integer operators are not converted"
+        ModelError, match="QuantizeLinear 'x_q' feeds Neg 'turned': integer operators are not converted"
     ):
         convert(proto, tmp_path)
 

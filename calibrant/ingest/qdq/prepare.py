@@ -11,6 +11,7 @@ from calibrant.ingest.describe import SOURCE_HASH, describe_model
 from calibrant.ingest.passes import cleanup, fix_input, names, parameters
 from calibrant.ingest.prepared import PreparedModel
 from calibrant.ingest.qdq.fuse import fuse_norms
+from calibrant.ingest.qdq.moved import join_pairs
 from calibrant.ingest.qdq.operators import refuse_operators
 from calibrant.ingest.qdq.strip import Stripped, strip_pairs
 from calibrant.ingest.source import hash_model, read_model, reading
@@ -57,6 +58,7 @@ def _normalise(model: ir.Model, fixed: Mapping[str, str], *, do_fusion: bool) ->
     refuse_operators(model)
     cleanup.remove_identities(model.graph)
     cleanup.infer_shapes(model)
+    join_pairs(model)
     stripped = strip_pairs(model)
     parameters.fold_parameters(model.graph)
     cleanup.remove_unused(model)
