@@ -399,5 +399,12 @@ def test_a_file_that_cannot_be_written_is_named_and_the_fit_stays(planted, tmp_p
 def test_layers_that_are_not_changed_one_by_one_are_told(tmp_path) -> None:
     override = 'override_layer_configs { layer_name: "query" calibration_config { weight_compress_only: true } }'
     run = captured(models.attention(), draw(3, (1, 5, 4)), tmp_path, override)
-    told = "1 quantized layers were left as they are, the first 'query': those of joint_quant and weight_compress_only"
+    told = "left as they are: 1 quantized layers, the first 'query'; those of joint_quant and weight_compress_only"
     assert any(note.startswith(told) for note in calibrant.suggest(run).notes)
+
+
+def test_layers_beyond_the_budget_are_told_with_the_one_that_hurts_most(tmp_path) -> None:
+    run = captured(models.planted_outlier(), draw(4), tmp_path, keep="stats")
+    told = "not tried in float because they are beyond --max-float-macs: 1 layers, the one that hurts most 'conv4' with 17 % of the MACs"
+    assert told in calibrant.suggest(run, max_float_macs=0.1).notes  # each of the six layers has a sixth of them
+    assert not [note for note in calibrant.suggest(run, max_float_macs=1).notes if "beyond" in note]

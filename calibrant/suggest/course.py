@@ -199,14 +199,28 @@ class Course:
         others = [layer for layer in quantized_names(self._run, self._fit, None).values() if layer not in plain]
         if others:
             yield (
-                f"{len(others)} quantized layers were left as they are, the first '{others[0]}': those of joint_quant and "
+                f"left as they are: {len(others)} quantized layers, the first '{others[0]}'; those of joint_quant and "
                 "weight_compress_only, and products of two variables, are not changed one by one"
             )
-        unknown = [one for one in self._trials.candidates({}) if one.row.macs is None and self._is_worth(one)]
+        yield from self._not_tried_in_float()
+
+    def _not_tried_in_float(self) -> Iterator[str]:
+        """Say which layers that hurt were not tried in float."""
+        hurting = [one for one in self._trials.candidates({}) if self._is_worth(one)]
+        unknown = [one.row.layer for one in hurting if one.row.macs is None]
+        budget = self._limits.max_float_macs * self._settings.macs
+        heavy = [one.row for one in hurting if one.row.macs is not None and one.row.macs > budget]
         if unknown:
             yield (
-                f"{len(unknown)} layers were not tried in float, the first '{unknown[0].row.layer}': their MACs are unknown, so that "
-                "--max-float-macs could not be kept (shapes that vary; --fix-input)"
+                f"not tried in float because their MACs are unknown (shapes that vary; --fix-input): {len(unknown)} layers, "
+                f"the first '{unknown[0]}'"
+            )
+        if heavy:
+            worst = max(heavy, key=lambda row: self._noise[row.layer])
+            share = 100 * (worst.macs or 0) / self._settings.macs
+            yield (
+                f"not tried in float because they are beyond --max-float-macs: {len(heavy)} layers, the one that hurts most "
+                f"'{worst.layer}' with {share:.2g} % of the MACs"
             )
 
 
