@@ -68,7 +68,7 @@ def accuracy_based_auto_calibration(
         notice: told of each step.
 
     Returns:
-        What was found; AMCT returns nothing.
+        What was found; AMCT returns nothing. Its run is gone where `run` is None.
 
     Raises:
         ConfigError: no such strategy or sensitivity, or as `calibrant.auto_calibrate`.

@@ -117,7 +117,7 @@ def auto_calibrate(
     """
     from calibrant.fallback.course import Search
     from calibrant.fallback.goal import checked_goal
-    from calibrant.fallback.options import CaptureSettings, check_judging, check_search
+    from calibrant.fallback.options import CaptureSettings, check_before_capture, check_judging, check_search
     from calibrant.fallback.ranked_layers import checked_view
     from calibrant.fallback.user_evaluator import UserEvaluator
 
@@ -125,6 +125,7 @@ def auto_calibrate(
     check_search(strategy, max_float_macs, samples, fit)
     own = None if evaluator is None else UserEvaluator(evaluator, needs_calibration=data is None)
     goal = None if evaluator is not None else checked_goal(metric, max_drop, minimum)
+    check_before_capture(goal, evaluation, labels)
     judging = _Judging(goal, _readable_again(evaluation), labels, output, samples, own)
     search = Search(
         fit, strategy, checked_view(view), rank_by, max_float_macs,
@@ -215,7 +216,7 @@ def _searched(run: "Run", judging: _Judging, search: "Search", progress: Progres
         judge = _judge(stack, run, prepared, judging, data)
         goal = judging.goal
         words = (lambda metric: "metric_eval of the evaluator") if goal is None else goal.words
-        search = replace(search, samples=_least_samples(data, judging.samples))
+        search = replace(search, samples=_least_samples(data, judging.samples), count=judging.samples)
         return Course(run, prepared, judge, words, search, progress, notice).outcome()
 
 

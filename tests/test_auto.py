@@ -23,11 +23,13 @@ from calibrant.export.files import export_files
 from calibrant.export.outputs import OutputRunner
 from calibrant.fallback.binary import least_prefix
 from calibrant.fallback.goal import Drop, Goal, checked_goal, parse_drop
-from calibrant.fallback.greedy import EVALUATIONS
+from calibrant.fallback.greedy import EVALUATIONS, search_greedy
+from calibrant.fallback.judgement import Judgement
 from calibrant.fallback.options import CaptureSettings
 from calibrant.fallback.outcome import AutoCalibration
 from calibrant.fallback.ranked_layers import AFFORDABLE, affordable_view
 from calibrant.fallback.step_fits import StepFits
+from calibrant.fallback.steps import Step
 from calibrant.ingest import capture as capture_stage
 from calibrant.ingest.data import open_data
 from calibrant.ingest.model import load_prepared
@@ -223,6 +225,45 @@ def test_greedy_prefers_the_layer_that_costs_less(tmp_path):
     )
 
 
+class Additive:
+    """Steps of a model whose noise is the sum of that of its quantized layers; `asked` counts them."""
+
+    def __init__(self, noise: dict[str, float], macs: dict[str, float], least: float) -> None:
+        self.noise, self.macs, self.least = noise, macs, least
+        self.taken: list[frozenset[str]] = []
+
+    def cost(self, layer: str) -> float:
+        return self.macs[layer]
+
+    def share(self, fallen: Any) -> float:
+        return sum(self.macs[layer] for layer in set(fallen))
+
+    def take(self, fallen: Any) -> Step:
+        wanted = frozenset(fallen)
+        if wanted not in self.taken:
+            self.taken.append(wanted)
+        loss = sum(noise for layer, noise in self.noise.items() if layer not in wanted)
+        found = Judgement("loss", loss, None, None, ok=loss <= self.least, loss=loss, higher_is_better=False)
+        return Step(1, "f", wanted, self.share(wanted), found)
+
+
+@pytest.mark.parametrize("inflation", [1.0, 20.0])
+def test_greedy_takes_as_many_steps_as_layers_where_noises_add_up(inflation):
+    # gain per MAC: a 40, b 30, c 20, d 15; 7.5 is left when a, b and c are in float
+    noise = {"d": 7.5, "c": 4.0, "b": 3.0, "a": 2.0}
+    steps = Additive(noise, {"a": 0.05, "b": 0.1, "c": 0.2, "d": 0.5}, least=8.0)
+    expected = {layer: inflation * value for layer, value in noise.items()}
+    assert search_greedy(steps, expected, 1.0).fallen == {"a", "b", "c"}
+    assert steps.taken == [frozenset(), {"a"}, {"a", "b"}, {"a", "b", "c"}]
+
+
+def test_greedy_measures_again_what_was_thought_too_good():
+    steps = Additive({"a": 1.0, "b": 4.0, "c": 3.0}, {"a": 0.1, "b": 0.1, "c": 0.1}, least=4.5)
+    found = search_greedy(steps, {"a": 9.0, "b": 4.0, "c": 3.0}, 1.0)  # 'a' is thought to buy most, and buys least
+    assert found.fallen == {"b"}
+    assert steps.taken == [frozenset(), {"a"}, {"b"}]
+
+
 def test_binary_keeps_to_the_limit_of_macs(tmp_path):
     model = planted(tmp_path)
     found = calibrant.auto_calibrate(
@@ -413,6 +454,8 @@ def test_a_goal_that_the_float_model_misses_is_an_error(tmp_path):
         ({"evaluation": [], "samples": 0}, "no number of samples"),
         ({"evaluation": [], "fit": "auto-03"}, "a name of the steps"),
         ({"evaluation": [], "fit": "a/b"}, "no name for a fit"),
+        ({"evaluation": [], "metric": "top1"}, "--metric top1: needs labels"),
+        ({"evaluation": [], "metric": "nowhere:f", "minimum": 1}, "'nowhere' cannot be imported"),
         ({"evaluator": object(), "metric": "top1"}, "an evaluator decides"),
         ({"evaluator": object(), "labels": [1]}, "--labels: belong to evaluation data"),
         ({"evaluation": [], "metric": "sqnr", "minimum": 1, "data": None}, "no calibration data"),
@@ -421,6 +464,11 @@ def test_a_goal_that_the_float_model_misses_is_an_error(tmp_path):
 def test_options_that_contradict_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         calibrant.auto_calibrate("m.onnx", **{"data": [], **options})
+
+
+def test_missing_evaluation_data_are_told_before_the_capture():
+    with pytest.raises(DataError, match=r"nowhere\.npz: no such file or folder; --eval takes data"):
+        calibrant.auto_calibrate("m.onnx", "x.npz", evaluation="nowhere.npz")
 
 
 def test_the_whole_view_is_taken_where_it_is_affordable():

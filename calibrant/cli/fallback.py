@@ -141,7 +141,7 @@ def _evaluator(given: str | None) -> object | None:
 def _show(found: "AutoCalibration") -> None:
     from calibrant.console import print_line, print_table
 
-    print_table(found.pareto().drop("higher_is_better", strict=False))
+    print_table(found.pareto())
     print_line("run", found.run.path.resolve())
     if found.fit is not None:
         print_files(found.run, found.fit)

@@ -18,6 +18,7 @@ from calibrant.fallback.step_fits import StepFits, step_name
 from calibrant.fallback.steps import Step, Steps, step_words, steps_frame
 from calibrant.ingest.model import PreparedModel
 from calibrant.ingest.samples import Sample
+from calibrant.ingest.verify_inputs import KEPT_SAMPLES
 from calibrant.layer_views.measurement import View
 from calibrant.stats.events import Event, Notice, Progress
 from calibrant.stats.run import Run
@@ -36,6 +37,7 @@ class Search:
         limit: the greatest share of the multiply-accumulates in float.
         prefix: of the exported files, or None.
         samples: model inputs to rank layers on; empty for those that the capture kept.
+        count: how many samples at most, of the captures as well.
         ranks_always: whether layers are ranked even where everything quantized reaches the goal.
     """
 
@@ -46,6 +48,7 @@ class Search:
     limit: float = 1.0
     prefix: str | None = None
     samples: Sequence[Sample] = ()
+    count: int = 16
     ranks_always: bool = False
 
 
@@ -99,9 +102,9 @@ class Course:
         )
 
     def _ranked(self) -> Sensitivities:
-        samples = self._search.samples
-        view = self._search.view or affordable_view(self._fits.macs, self._fits.layers, max(1, len(samples)))
-        return measure_layers(self._run, step_name(1), view, self._search.metric, samples, self._progress)
+        search, samples = self._search, self._search.samples
+        view = search.view or affordable_view(self._fits.macs, self._fits.layers, len(samples) or KEPT_SAMPLES)
+        return measure_layers(self._run, step_name(1), view, search.metric, samples, search.count, self._progress)
 
     def _searched(self, ranked: Sensitivities) -> Step:
         strategy, limit = self._search.strategy, self._search.limit

@@ -6,7 +6,7 @@ queue with what was measured (lazy evaluation, Minoux 1978).
 """
 
 from collections.abc import Mapping
-from math import isfinite
+from math import inf, isfinite
 from typing import Final
 
 from calibrant.fallback.binary import least_prefix
@@ -26,28 +26,43 @@ class _Greedy:
         self.current = steps.take(())
         total = sum(value for value in noise.values() if isfinite(value)) or 1.0
         loss = self.current.judgement.loss if isfinite(self.current.judgement.loss) else 1.0
-        self._gain = {layer: value / total * abs(loss) for layer, value in noise.items()}
+        self._expected = {layer: value / total * abs(loss) for layer, value in noise.items()}
+        self._measured: dict[str, float] = {}
 
     def ranked(self) -> list[str]:
-        """Return the layers that may still go to float, the one that buys most per MAC first."""
+        """Return the layers that may still go to float, the one that buys most per MAC first; the last one never does."""
         fallen = self.current.fallen
-        open_ = [one for one in self._gain if one not in fallen]
-        if len(open_) <= 1:
+        left = [one for one in self._expected if one not in fallen]
+        if len(left) <= 1:
             return []
-        allowed = [one for one in open_ if self._steps.share([*fallen, one]) <= self._limit]
-        return sorted(allowed, key=self._worth, reverse=True)
+        allowed = [one for one in left if self._steps.share([*fallen, one]) <= self._limit]
+        trust = self._trust()
+        return sorted(
+            allowed, key=lambda one: self._gain(one, trust) / max(self._steps.cost(one), LEAST_COST), reverse=True
+        )
 
-    def _worth(self, layer: str) -> float:
-        return self._gain[layer] / max(self._steps.cost(layer), LEAST_COST)
+    def _gain(self, layer: str, trust: float) -> float:
+        return self._measured.get(layer, trust * self._expected[layer])
+
+    def _trust(self) -> float:
+        """Return what part of the expected gains was measured up to now, as if one more layer had kept its promise.
+
+        Noises of layers that are quantized one at a time add up to more than they are together.
+        """
+        expected = sum(self._expected[one] for one in self._measured)
+        if not 0 < expected < inf:
+            return 1.0
+        found, one_more = sum(max(0.0, gain) for gain in self._measured.values()), expected / len(self._measured)
+        return min(1.0, (found + one_more) / (expected + one_more))
 
     def advance(self) -> bool:
         """Measure the layer that comes first, and keep it where it still does; return whether there is more to try."""
         order = self.ranked()
-        if not order or self._gain[order[0]] <= 0:
+        if not order or self._gain(order[0], self._trust()) <= 0:
             return False
         found = self._steps.take({*self.current.fallen, order[0]})
-        self._gain[order[0]] = self.current.judgement.loss - found.judgement.loss
-        if found.judgement.ok or (self._gain[order[0]] > 0 and self.ranked()[0] == order[0]):
+        self._measured[order[0]] = gain = self.current.judgement.loss - found.judgement.loss
+        if found.judgement.ok or (gain > 0 and self.ranked()[0] == order[0]):
             self.current = found
         return True
 

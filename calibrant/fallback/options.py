@@ -1,10 +1,15 @@
 """The options of an automatic fallback, and what is wrong with them."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from calibrant.errors import ConfigError, nearest
+from calibrant.errors import ConfigError, DataError, nearest
+from calibrant.export.metrics import METRICS
+from calibrant.export.user_metrics import user_metric
+from calibrant.fallback.goal import Goal
 from calibrant.fallback.step_fits import PREFIX
+from calibrant.ingest.labels import Labels, read_labels
 from calibrant.pipeline import check_new_fit_name
 from calibrant.stats.keep import Keep
 
@@ -76,4 +81,24 @@ def check_search(strategy: object, max_float_macs: float, samples: int, fit: str
     check_new_fit_name(fit)
     if fit.startswith(PREFIX):
         message = f"--fit: '{fit}' is a name of the steps of the search; choose one that does not begin with {PREFIX}"
+        raise ConfigError(message)
+
+
+def check_before_capture(goal: Goal | None, evaluation: object, labels: Labels | None) -> None:
+    """Refuse what would fail after the capture and can be known before: missing files, labels that a metric needs, a user's metric.
+
+    Raises:
+        ConfigError, DataError: as `calibrant.evaluate`.
+    """
+    if isinstance(evaluation, str | Path) and not Path(evaluation).exists():
+        message = f"{evaluation}: no such file or folder; --eval takes data as --data does"
+        raise DataError(message)
+    if labels is not None:
+        read_labels(labels, evaluation)
+    if goal is None or goal.metric is None:
+        return
+    if ":" in goal.metric:
+        user_metric(goal.metric)
+    elif METRICS[goal.metric].needs_labels and labels is None:
+        message = f"--metric {goal.metric}: needs labels; pass --labels"
         raise ConfigError(message)

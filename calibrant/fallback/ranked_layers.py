@@ -64,7 +64,7 @@ def checked_view(given: str | None) -> View | None:
 
 
 def measure_layers(
-    run: Run, fit: str, view: View, metric: str, samples: Sequence[Sample], progress: Progress
+    run: Run, fit: str, view: View, metric: str, samples: Sequence[Sample], count: int, progress: Progress
 ) -> Sensitivities:
     """Measure the quantized layers of a fit, each once; what is known of equal scales is not measured again.
 
@@ -73,14 +73,15 @@ def measure_layers(
         fit: its fit with everything quantized.
         view: how.
         metric: by which metric of the view to order.
-        samples: model inputs, as many as are to be used; empty for those that the capture kept for verify.
+        samples: model inputs; empty for those that the capture kept for verify.
+        count: how many samples at most, of the captures as well.
         progress: told of each layer.
 
     Raises:
         RunError: nothing could be measured in that view; the events say why.
     """
     data = [sample.values for sample in samples] or None
-    rows = sensitivity(run, fit=fit, views=(view,), data=data, samples=max(1, len(samples) or 4), progress=progress)
+    rows = sensitivity(run, fit=fit, views=(view,), data=data, samples=count, progress=progress)
     if rows.filter(view=view).is_empty():
         message = (
             f"{run.path}: the layers of fit '{fit}' cannot be measured in view {view}; pass another --view "
