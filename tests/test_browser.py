@@ -279,3 +279,24 @@ def test_measures_that_are_no_numbers_are_told_apart_from_exact_ones(browser, tm
     page.settle()
     assert "0.1 % of the values clipped" in page.browser.find_element(By.ID, "sheet-body").text
     assert page.console() == []
+
+
+def test_measures_with_long_names_fit_a_phone_and_channels_of_nan_have_no_chart(browser, tmp_path):
+    run = report_run(tmp_path / "r", ["a"])
+    measured = {"fit": "default", "layer_id": 0, "value": 24.1626, "low": 23.8523, "high": 24.4511, "samples": 24}
+    rows = [
+        {**measured, "view": "statistics", "metric": f"{name}_combined_sqnr_db"}
+        for name in ("output", "data", "weight")
+    ]
+    run.write("sensitivity", frame("sensitivity", rows))
+    run.write("channels", run.read("channels").with_columns(pl.col("min", "max", "abs_max") * np.nan))
+    page = Page(browser, calibrant.write_report(run, tmp_path / "page.html"))
+    page.open(width=360, height=800)
+    button_of(page, "a").click()
+    assert page.opens("a")
+    page.settle()
+    assert page.overflow() <= 0
+    text = page.browser.find_element(By.ID, "sheet-body").text
+    assert "Output channels of the weight" in text
+    assert "Channels of the data" not in text
+    assert page.console() == []

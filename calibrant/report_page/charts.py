@@ -117,7 +117,7 @@ def _channels() -> ChartType:
         .encode(
             x=alt.X("from:Q", title="channel", scale=alt.Scale(nice=False), axis=alt.Axis(format="d", tickMinStep=1)),
             x2="to:Q",
-            y=alt.Y("min:Q", title="least to greatest"),
+            y=alt.Y("min:Q", title="least to greatest value"),
             y2="max:Q",
             color=_series(),
             opacity=alt.condition("datum.series == 'other run'", alt.value(0.5), alt.value(0.9)),

@@ -304,8 +304,9 @@
       const strips = sheet[key], beside = other && other[key];
       if (!strips && !beside) continue;
       const known = strips || beside, notes = [`${known.channels} channels`, known.imbalance && `greatest over median ${general(known.imbalance)}`, known.dead && `${known.dead} dead`].filter(Boolean);
-      const made = chart(title, notes.join(", ")); spreads.push(made.section);
       const rows = [...(beside ? stripRows(beside, "other run") : []), ...(strips ? stripRows(strips, "this run") : [])];
+      if (!rows.length) continue; // all of them NaN
+      const made = chart(title, notes.join(", ")); spreads.push(made.section);
       jobs.push(() => draw(made.place, "channels", { rows }, `${title} of ${name}: least to greatest value of each`));
     }
     if (spreads.length) body.push(el("div", { class: "pair" }, spreads));
