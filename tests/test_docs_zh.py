@@ -21,6 +21,7 @@ ENGLISH, README = ROOT / "README.md", ROOT / "README.zh-CN.md"
 FOLDER = ROOT / "docs" / "zh-CN"
 CHINESE = [README, *sorted(FOLDER.glob("*.md"))]
 EVERY = [*CHINESE, ENGLISH, *sorted((ROOT / "docs").glob("*.md"))]
+COUNTERPART = "README.zh-CN.md is the counterpart of README.md: what one has, the other has, in the same order"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -105,14 +106,14 @@ def test_both_readmes_link_to_each_other():
 
 def test_both_readmes_list_the_same_commands():
     assert len(commands_of_table(ENGLISH)) > 20
-    assert commands_of_table(README) == commands_of_table(ENGLISH)
+    assert commands_of_table(README) == commands_of_table(ENGLISH), COUNTERPART
 
 
 def test_both_readmes_show_the_same_examples():
     def shown(document):
         return [re.sub(r" +# .*", "", body) for _, body in FENCE.findall(read(document))]
 
-    assert shown(README) == shown(ENGLISH)
+    assert shown(README) == shown(ENGLISH), COUNTERPART
 
 
 def test_the_chinese_readme_is_in_the_source_distribution():
