@@ -1,10 +1,13 @@
 """A configuration of any form as a quant.cfg that can be changed layer by layer, and its lines as people write them."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from calibrant.errors import ConfigError
 from calibrant.proto.layerwise import LayerwiseConfig, layer_key, simple_config_of
+from calibrant.proto.nuq_mapping import find_mapping
 from calibrant.proto.simple_config import QuantConfig, canonical_text
 from calibrant.stats.tables import LayerRow
 
@@ -12,7 +15,7 @@ _DEFAULTS: Final = ("dst_type: INT8", "quant_bits: 8")  # some of AMCT's schemas
 
 
 def simple_form(config: QuantConfig, rows: Sequence[LayerRow]) -> QuantConfig:
-    """Return a configuration as a simple one, which overrides and skipped layers can be added to.
+    """Return a configuration as a simple one, which overrides and skipped layers can be added to, and which may stand anywhere.
 
     Args:
         config: a simple configuration, or a config.json.
@@ -21,7 +24,19 @@ def simple_form(config: QuantConfig, rows: Sequence[LayerRow]) -> QuantConfig:
     if isinstance(config, LayerwiseConfig):
         keys = {row.layer: layer_key(config.json, row.layer, row.op_type) for row in rows if row.quantizable}
         config = simple_config_of(config, keys)
-    return replace(config, source=None, text="", notes=(), positions={}, dialect_reason="the fit that it changes")
+    return replace(
+        _placed(config), source=None, text="", notes=(), positions={}, dialect_reason="the fit that it changes"
+    )
+
+
+def _placed(config: QuantConfig) -> QuantConfig:
+    """Name NUQ's mapping file by its whole path: it was looked up beside the configuration."""
+    if config.nuq is None or config.nuq.mapping_file is None:
+        return config
+    with suppress(ConfigError):  # gone since the fit
+        place = find_mapping(config.nuq.mapping_file, config.source).resolve()
+        return replace(config, nuq=replace(config.nuq, mapping_file=str(place)))
+    return config
 
 
 def without(base: QuantConfig, layers: Collection[str]) -> QuantConfig:

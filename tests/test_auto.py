@@ -1,5 +1,6 @@
 """Automatic fallback: the least choice of layers against brute force, fits against real ones, and nothing done twice."""
 
+import json
 from dataclasses import dataclass, field
 from math import ceil, inf, log2, nan
 from pathlib import Path
@@ -336,7 +337,14 @@ def test_everything_in_float_is_the_prepared_model_bit_for_bit(tmp_path, counts)
 
 
 @pytest.mark.parametrize(
-    "text", ["joint_quant: true\n", "common_config { hfmg_quantize { num_of_bins: 4096 } }\n", 'skip_layers: "conv1"\n']
+    "text",
+    [
+        "joint_quant: true\n",
+        "common_config { hfmg_quantize { num_of_bins: 4096 } }\n",
+        'skip_layers: "conv1"\n',
+        'tensor_quantize { layer_name: "add" input_index: 0 }\n',
+        'override_layer_configs { layer_name: "conv2" calibration_config { weight_compress_only: true } }\n',
+    ],
 )
 def test_a_step_of_any_configuration_is_a_real_fit(text, tmp_path):
     generator = models.rng(4)
@@ -362,6 +370,30 @@ def test_a_step_of_any_configuration_is_a_real_fit(text, tmp_path):
     assert_frame_equal(*rows)
     if "skip" in text:
         assert found.before.macs_float == pytest.approx(9 * 144 / (3 * 9 * 144 + 9 * 100))  # conv1; conv4 is not padded
+
+
+def test_the_mapping_file_of_nuq_is_found_wherever_the_configuration_stands(tmp_path, monkeypatch):
+    weights = {f"w{number}": models.normal(32, 32, 3, 3, seed=number, scale=0.08) for number in (1, 2)}
+    nodes = [
+        models.node("Conv", ["x", "w1"], "a", "conv1", pads=[1] * 4),
+        models.node("Conv", ["a", "w2"], "y", "conv2", pads=[1] * 4),
+    ]
+    shapes = [models.value("x", ["N", 32, 8, 8])], [models.value("y", ["N", 32, 8, 8])]
+    model, folder = models.save(models.model(nodes, *shapes, weights), tmp_path / "m.onnx"), tmp_path / "there"
+    folder.mkdir()
+    (folder / "q.cfg").write_text('nuq_config { mapping_file: "map.json" nuq_quantize { num_steps: 32 } }\n')
+    (folder / "map.json").write_text(json.dumps({"graph": [{"op": [{
+        "name": "conv2", "attr": [{"key": "_fe_weight_compress", "value": {"b": True}}]}]}]}))  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    found = calibrant.auto_calibrate(
+        model, draw(4, (1, 32, 8, 8)), evaluation=draw(4, (1, 32, 8, 8), seed=2), metric="sqnr", minimum=1,
+        config=folder / "q.cfg", run=tmp_path / "r", prefix=tmp_path / "out" / "m",
+    )  # fmt: skip
+    fresh = calibrant.fit(found.run, config=found.config, name="fresh")
+    rows = [
+        fresh.read("plan").filter(fit=name, weight_algorithm="nuq")["layer"].to_list() for name in ("default", "fresh")
+    ]
+    assert rows == [["conv2"], ["conv2"]]
 
 
 def test_without_raw_activations_balanced_layers_are_read_once_more_and_no_step_reads(tmp_path):
@@ -630,6 +662,24 @@ def test_several_outputs_are_judged_by_the_worst_or_by_one(tmp_path):
     assert both.before.judgement.value == rows["value"].min()
     one = calibrant.auto_calibrate(model, draw(8, (1, 8)), output="y1", **common)
     assert one.before.judgement.value == rows.filter(output="y1")["value"][0]
+
+
+def test_a_model_that_gives_classes_alone_is_ranked_by_isolated_layers(tmp_path):
+    proto = chain(6)
+    proto.graph.node.append(models.node("ArgMax", ["y"], "class", "argmax", axis=1, keepdims=0))
+    del proto.graph.output[:]
+    proto.graph.output.append(models.value("class", ["N"], onnx.TensorProto.INT64))
+    (tmp_path / "q.cfg").write_text(
+        "common_config { ifmr_quantize { max_percentile: 0.6 } }\n"
+    )  # clips until classes change
+    found = calibrant.auto_calibrate(
+        models.save(proto, tmp_path / "m.onnx"), draw(40, (1, 8)), evaluation=draw(60, (1, 8), seed=2), max_drop="1%", run=tmp_path / "r",
+        config=tmp_path / "q.cfg",
+    )  # fmt: skip
+    assert found.goal == "agreement at most 1 % worse than the float model"
+    assert not found.before.judgement.ok
+    assert found.sensitivity.view == "isolated"
+    assert found.after.judgement.value >= 0.99
 
 
 @needs_shared

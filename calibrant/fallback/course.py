@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from calibrant import pipeline
+from calibrant.errors import RunError
 from calibrant.export.files import export_files
 from calibrant.fallback.binary import search_binary
 from calibrant.fallback.greedy import search_greedy
@@ -102,9 +103,20 @@ class Course:
         )
 
     def _ranked(self) -> Sensitivities:
-        search, samples = self._search, self._search.samples
-        view = search.view or affordable_view(self._fits.macs, self._fits.layers, len(samples) or KEPT_SAMPLES)
-        return measure_layers(self._run, step_name(1), view, search.metric, samples, search.count, self._progress)
+        samples = self._search.samples
+        view = self._search.view or affordable_view(self._fits.macs, self._fits.layers, len(samples) or KEPT_SAMPLES)
+        try:
+            return self._measured(view)
+        except RunError:
+            if self._search.view is not None or view == "isolated":
+                raise
+            return self._measured("isolated")  # no output of floats, say
+
+    def _measured(self, view: View) -> Sensitivities:
+        search = self._search
+        return measure_layers(
+            self._run, step_name(1), view, search.metric, search.samples, search.count, self._progress
+        )
 
     def _searched(self, ranked: Sensitivities) -> Step:
         strategy, limit = self._search.strategy, self._search.limit

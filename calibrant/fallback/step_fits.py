@@ -86,7 +86,9 @@ class StepFits:
         self._base = simple_form(config, self._rows)
         self._parts = quantized_parts(run, prepared, first)
         self._nodes = Parameters(run.model_folder).nodes
-        self._is_joint = run.read("plan").filter(pl.col("fit") == first, pl.col("joint").is_not_null()).height > 0
+        plan = run.read("plan").filter(pl.col("fit") == first)
+        self._is_joint = plan["joint"].is_not_null().any()
+        self._nuq = plan.filter(weight_algorithm="nuq")["layer"].to_list()
         self.layers = list(quantized_names(run, first, None).values())
         self.macs = {row.layer: row.macs or 0 for row in self._rows if row.quantizable}
 
@@ -125,7 +127,9 @@ class StepFits:
         return self._parts
 
     def _copy(self, name: str, fallen: Collection[str], skipping: Skipping) -> None:
-        plan = with_products(self._run, resolve_plan(skipping.config, self._rows, other_nodes=self._nodes))
+        plan = with_products(
+            self._run, resolve_plan(skipping.config, self._rows, other_nodes=self._nodes, nuq=self._nuq)
+        )
         out = [row.layer_id for row in self._rows if row.layer in fallen]
         kept = pl.col("layer_id").is_null() | ~pl.col("layer_id").is_in(out)
         frames = {
