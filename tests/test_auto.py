@@ -184,6 +184,7 @@ def test_fifty_layers_take_one_capture_and_eight_evaluations(tmp_path, counts):
     counts.reset()  # The same run again, with another goal: no fit of the first search stays.
     lower = calibrant.auto_calibrate(model, calibration, minimum=-100, **common)
     assert lower.layers == ()
+    assert lower.run.read("events").filter(stage="auto", fit="default")["message"][0] == "fit 'default' is replaced"
     assert lower.run.info.fits.keys() == set(lower.run.read("quant_params")["fit"]) == {"auto-01", "default"}
     assert (counts.captures, counts.evaluations()) == (0, 2)
     counts.reset()

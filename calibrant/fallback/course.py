@@ -129,11 +129,12 @@ class Course:
     def _exported(self, first: Step, chosen: Step) -> Path:
         """Make the chosen fit from the scales of its step, export and verify it, and return its quant.cfg."""
         name, heading = self._search.fit, self._heading(first, chosen)
+        replaced = [Event("auto", "info", f"fit '{name}' is replaced")] if name in self._run.info.fits else []
         self._fits.make(name, chosen.fallen, heading)
         copy_scores(self._run, str(chosen.fit), name)
         pipeline.export(self._run, fit=name, prefix=self._search.prefix, progress=self._progress)
         pipeline.verify(self._run, fit=name, progress=self._progress)
-        self._run.replace_events(["auto"], name, self._events(chosen))
+        self._run.replace_events(["auto"], name, [*replaced, *self._events(chosen)])
         path = config_file(str(self._run.info.fits[name].prefix))
         with whole_file(path) as partial:
             partial.write_text(self._fits.skipping(chosen.fallen, name, heading).text, encoding="utf-8")
