@@ -438,3 +438,38 @@ def test_a_forced_dialect_holds_to_the_export(calibrant, model, data, tmp_path):
     ).out
     assert "override_layer_types" in decided
     assert calibrant("export", run).code == 0
+
+
+def test_plan_prints_few_columns_and_files_hold_all(calibrant, tmp_path):
+    path = models.save(models.planted_outlier(), tmp_path / "m.onnx")
+    config = tmp_path / "quant.cfg"
+    config.write_text(
+        'activation_offset: false\nskip_layers: "conv1"\noverride_layer_configs { layer_name: "conv2" calibration_config '
+        "{ hfmg_quantize { num_of_bins: 1024 asymmetric: true } arq_quantize { channel_wise: false } dmq_balancer { } } }\n"
+    )
+    done = calibrant("plan", path, "--config", config)
+    heading, _, *rows = [re.split(" {2,}", line) for line in done.out.splitlines()]
+    assert heading == ["layer", "op_type", "enabled", "data", "weight", "decided_by", "reason"]
+    found = {row[0]: row[1:] for row in rows}
+    assert found["conv1"][:3] == ["Conv", "no", "skip_layers"]
+    assert found["conv2"][2:4] == ["hfmg 8 bits, offset, balanced 0.5", "arq 8 bits"]
+    assert 'override_layer_configs "conv2"' in found["conv2"][4]
+    assert found["conv3"][2:4] == ["ifmr 8 bits", "arq 8 bits a channel"]
+    assert "--format csv" in done.err
+    assert "num_of_bins" in calibrant("plan", path, "--config", config, "--format", "csv").out
+
+
+def test_a_fit_tells_its_own_events_only(calibrant, model, data, tmp_path):
+    run, config = tmp_path / "m.run", tmp_path / "quant.cfg"
+    config.write_text("weight_offset: true")
+    for _ in range(2):
+        first = calibrant("run", model, "--data", data, "--run", run, "--config", config)
+    assert "capture skipped" in first.err
+    assert "weight_offset" in first.err
+    other = calibrant("fit", run, "--name", "other", "--fail-on", "warn")
+    assert other.code == 0
+    assert "info:" not in other.err
+    assert "weight_offset" not in other.err
+    again = calibrant("fit", run, "--name", "other", "--config", config, "--fail-on", "warn")
+    assert again.code == 1
+    assert "fit 'other'" in again.err

@@ -1,6 +1,7 @@
 """Which layers hurt, in three views: values against numpy, the planted outlier first, and nothing measured twice."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -516,7 +517,7 @@ def test_the_command_prints_a_bar_table_worst_first(tmp_path: Path) -> None:
     done = command(run.path, "--data", tmp_path / "eval.npz", "--samples", "3")
     title, heading, _, first, *others = done.stdout.splitlines()
     assert title == "fit default: 6 layers by their SQNR in the view 'whole', worst first"
-    assert heading.split()[:4] == ["layer", "type", "whole_db", "95_%_interval"]
+    assert re.split(" {2,}", heading)[:4] == ["layer", "type", "whole_db", "95 % interval"]
     assert first.startswith("conv4")
     assert first.endswith("█" * 20)
     assert len(others) == 5

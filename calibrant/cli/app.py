@@ -37,11 +37,16 @@ def options(
     """Take the options that hold for every command; `main` reads --traceback itself."""
 
 
+SHORT = {  # of commands whose first sentence is cut off in the list
+    fallback.auto: "Quantize, with as few layers in float as a goal takes.",
+    qat.convert_qat: "Turn a QDQ model from anywhere into models for Ascend.",
+}
+
 for command in (
     stages.run, stages.capture, stages.plan, preprocess.preprocess, stages.stats, stages.fit, stages.export, stages.verify,
     questions.sql, questions.report, questions.diff, layers.sensitivity, layers.explain, evaluation.evaluate, suggestions.suggest,
     fallback.auto, qat.convert_qat, demo.demo,
 ):  # fmt: skip
-    app.command()(command)
+    app.command(short_help=SHORT.get(command))(command)
 app.add_typer(config_app, name="config")
 app.add_typer(qat.qat_app, name="qat")

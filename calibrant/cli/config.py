@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibrant.cli.options import DialectName, FixInput, fixed_inputs
+from calibrant.cli.options import DialectName, FixInput, TableFormat, fixed_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,7 @@ config_app = typer.Typer(
 )
 
 
-File = Annotated[Path, typer.Argument(help="A configuration of any kind.", show_default=False)]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A configuration of any kind.", show_default=False)]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)]
 ModelOption = Annotated[Path | None, typer.Option(help="The float ONNX model.", show_default=False)]
 Dialect = Annotated[
@@ -40,7 +40,7 @@ def _print_events(events: "Iterable[Event]") -> None:
 
 @config_app.command()
 def create(
-    model: Annotated[Path, typer.Argument(help="The float ONNX model.", show_default=False)],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The float ONNX model.", show_default=False)],
     output: Output,
     config: Annotated[
         Path | None, typer.Option(help="What to write instead of AMCT's defaults (quant.cfg).", show_default=False)
@@ -90,18 +90,18 @@ def check(
     model: ModelOption = None,
     dialect: Dialect = None,
     fix_input: FixInput = None,
-    form: Annotated[str, typer.Option("--format", help="table, csv, json (one object a line) or parquet.")] = "table",
+    form: TableFormat = "table",
 ) -> None:
     """Say what a file is and what is odd in it; with a model, print the plan of its layers.
 
     Example: calibrant config check quant.cfg --model model.onnx
     """
     from calibrant import config_files
-    from calibrant.console import print_frame
+    from calibrant.cli.plan_table import print_plan
 
     checked = config_files.check_config(
         file, model=model, dialect=dialect.value if dialect else None, fix_input=fixed_inputs(fix_input)
     )
     _print_events(checked.events)
     if checked.plan is not None:
-        print_frame(checked.plan, form, None)
+        print_plan(checked.plan, form, None)

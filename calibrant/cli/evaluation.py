@@ -35,7 +35,8 @@ def evaluate(
         list[str] | None, typer.Option(metavar="NAME=ONNX", help="Another ONNX model beside them; may be repeated.")
     ] = None,
     fit: Annotated[
-        list[str] | None, typer.Option(help="Name of a fit; may be repeated. [default: all exported, else all]")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Name of a fit; may be repeated. [default: all exported, else all]"),
     ] = None,
     output_name: Annotated[
         str | None,
@@ -64,7 +65,9 @@ def evaluate(
     form: TableFormat = "table",
     output: Output = None,
 ) -> None:
-    """Compare fits, other models and dumps with the float model on the same data.
+    """Compare fits, other models and dumps with the float model.
+
+    All are measured on the same samples, with intervals.
 
     Example: calibrant evaluate model.run --data eval.npz --labels y.npy --metric top1 --metric sqnr
     """

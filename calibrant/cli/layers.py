@@ -34,8 +34,9 @@ def sensitivity(
     view: Annotated[
         list[ViewName] | None,
         typer.Option(
+            metavar="statistics|isolated|whole|all",
             help="statistics: from the tables, no inference; isolated: each layer alone on its captured data; whole: each layer alone "
-            "quantized in the whole model; all. May be repeated. [default: all]"
+            "quantized in the whole model; all. May be repeated. [default: all]",
         ),
     ] = None,
     data: Annotated[
@@ -45,7 +46,7 @@ def sensitivity(
         ),
     ] = None,
     samples: Annotated[
-        int, typer.Option(min=1, help="Measure on so many samples at most, those of least content key.")
+        int, typer.Option(min=1, metavar="N", help="Measure on so many samples at most, those of least content key.")
     ] = 16,
     layer: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Measure this layer only; may be repeated. [default: all]")
@@ -53,7 +54,9 @@ def sensitivity(
     form: TableFormat = "table",
     output: Output = None,
 ) -> None:
-    """Measure how much each quantized layer hurts, worst first; only what changed is measured again.
+    """Measure how much each quantized layer hurts, worst first.
+
+    What was measured before on the same samples is not measured again.
 
     Example: calibrant sensitivity model.run --data eval.npz
     """
@@ -88,7 +91,9 @@ def explain(
     ] = PageForm.text,
     output: Output = None,
 ) -> None:
-    """Show one page on a layer: plan, ranges, histogram, search, worst samples and channels, and what to try.
+    """Show one page on a layer, and what to try.
+
+    The page has its plan and who decided it, ranges, histogram, search, worst samples and channels.
 
     Example: calibrant explain model.run /backbone/conv1
     """

@@ -75,7 +75,8 @@ Prefix = Annotated[
     str | None, typer.Option(help="Path prefix of the exported files. [default: RUN/export/<model stem>]")
 ]
 BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="Samples a batch; it changes no statistic. [default: the model's, else 8]")
+    int | None,
+    typer.Option(min=1, metavar="N", help="Samples a batch; it changes no statistic. [default: the model's, else 8]"),
 ]
 KeepOption = Annotated[
     str,
@@ -94,8 +95,10 @@ Memory = Annotated[
         help="Most memory to take, e.g. 4GB: decides the batch size where it is free, and how many tensors are observed at once.",
     ),
 ]
-Fit = Annotated[str, typer.Option("--fit", help="Name of the fit.")]
-TableFormat = Annotated[str, typer.Option("--format", help="table, csv, json (one object a line) or parquet.")]
+Fit = Annotated[str, typer.Option("--fit", metavar="NAME", help="Name of the fit.")]
+TableFormat = Annotated[
+    str, typer.Option("--format", metavar="FORMAT", help="table, csv, json (one object a line) or parquet.")
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
 Restart = Annotated[
     bool, typer.Option("--restart", help="Capture anew. [default: a complete run of the same content is reused]")

@@ -27,16 +27,18 @@ def sql(
     run: RunFolder,
     query: Annotated[
         str | None,
-        typer.Argument(help="DuckDB SQL, or a command such as .schema. [default: a prompt, or queries from stdin]"),
+        typer.Argument(
+            metavar="QUERY", help="DuckDB SQL, or a command such as .schema. [default: a prompt, or queries from stdin]"
+        ),
     ] = None,
     against: Against = None,
     form: TableFormat = "table",
     output: Output = None,
 ) -> None:
-    """Ask the run's tables in SQL: one query, or a prompt with completion.
+    """Ask the run's tables in SQL: one query, or a prompt.
 
-    Every table is a view of its name; with --against RUN2 the second run's are against.NAME. Without a query, a prompt opens; where stdin
-    is no terminal, the statements in it are answered one after the other.
+    Every table is a view of its name; with --against RUN2 the second run's are against.NAME. Without a query, a prompt with
+    completion opens; where stdin is no terminal, the statements in it are answered one after the other.
 
     Example: calibrant sql model.run "select layer, macs from layers order by macs desc limit 5"
     """
@@ -76,15 +78,19 @@ def _feed(session: "SqlSession", run: "Run", query: str | None, *, interactive: 
 
 def report(
     run: Annotated[Path | None, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)] = None,
-    name: Annotated[str | None, typer.Argument(help="Name of the report. [default: bars of the ranking]")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of the report. [default: bars of the ranking]")
+    ] = None,
     list_names: Annotated[bool, typer.Option("--list", help="List the reports.")] = False,
     show_sql: Annotated[bool, typer.Option("--sql", help="Print the query of the report instead.")] = False,
-    fit: Annotated[str | None, typer.Option(help="Rows of this fit only. [default: all; bars of one]")] = None,
+    fit: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Rows of this fit only. [default: all; bars of one]")
+    ] = None,
     against: Against = None,
     form: TableFormat = "table",
     output: Output = None,
 ) -> None:
-    """Print layers, worst first, or a named report; or write an HTML page.
+    """Print layers, worst first, or a report; write an HTML page.
 
     -o FILE.html without a name writes one self-contained page that works offline: summary, ranked layers, and for each its histogram, loss
     curve, channels and plan. With --against RUN2 it compares two runs.
@@ -170,15 +176,19 @@ def _takes_blocks() -> bool:
 def diff(
     run: RunFolder,
     against: Annotated[Path, typer.Argument(metavar="RUN2", help="The run to compare it with.", show_default=False)],
-    fit: Annotated[str | None, typer.Option(help="Fit of RUN. [default: default, or its first]")] = None,
-    against_fit: Annotated[str | None, typer.Option(help="Fit of RUN2. [default: of the same name]")] = None,
+    fit: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Fit of RUN. [default: default, or its first]")
+    ] = None,
+    against_fit: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Fit of RUN2. [default: of the same name]")
+    ] = None,
     form: TableFormat = "table",
     output: Output = None,
 ) -> None:
-    """Compare two runs, or two fits of one: what they are of, accuracy, layers.
+    """Compare two runs, or two fits of one, in text.
 
-    The table of layers has the greatest loss first; --format csv, json or parquet gives it alone. For a page:
-    calibrant report RUN --against RUN2 -o diff.html.
+    It shows what they were made from where that differs, accuracy, and the layers with the greatest loss first; --format csv,
+    json or parquet gives the layers alone. For a page: calibrant report RUN --against RUN2 -o diff.html.
 
     Example: calibrant diff model.run other.run
     """

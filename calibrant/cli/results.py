@@ -6,6 +6,8 @@ from calibrant.cli.options import FailOn
 from calibrant.errors import CalibrantError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import polars as pl
 
     from calibrant.export.files import ExportedFiles
@@ -14,11 +16,19 @@ if TYPE_CHECKING:
 _SHOWN = 10  # warnings on stderr before the rest is left to the report
 
 
-def show_events(run: "Run", fail_on: FailOn | None = None) -> None:
-    """Print warnings and what was reused or replaced on stderr, and fail where the caller does not tolerate them."""
+def show_events(run: "Run", fail_on: FailOn | None = None, *, fits: "Sequence[str | None] | None" = None) -> None:
+    """Print warnings and what was reused or replaced on stderr, and fail where the caller does not tolerate them.
+
+    Args:
+        run: the run.
+        fail_on: the least severity that fails.
+        fits: whose events count, None among them for those of the capture: a run also holds what earlier commands told. All by default.
+    """
     from calibrant.console import print_note
 
     events = run.read("events")
+    if fits is not None:
+        events = events.filter(events["fit"].is_in(list(fits), nulls_equal=True))
     messages, severities = events["message"], events["severity"]
     told = messages.str.starts_with("capture skipped") | messages.str.ends_with("is replaced")
     shown = events.filter((severities != "info") | told)

@@ -107,7 +107,7 @@ def run(
     print_line("run", done.path.resolve())
     print_files(done, fit)
     print_quality(done, fit)
-    show_events(done, fail_on)
+    show_events(done, fail_on, fits=(None, fit))
 
 
 def capture(
@@ -137,7 +137,7 @@ def capture(
             progress=progress, notice=print_event,
         )  # fmt: skip
     print_line("run", done.path.resolve())
-    show_events(done, fail_on)
+    show_events(done, fail_on, fits=(None,))
 
 
 def plan(
@@ -152,12 +152,13 @@ def plan(
 
     Example: calibrant plan model.onnx --config quant.cfg --format csv
     """
-    from calibrant.console import print_frame, print_note
+    from calibrant.cli.plan_table import print_plan
+    from calibrant.console import print_note
 
     rows, events = _plan_of(model, config, fixed_inputs(fix_input), dialect)
     for event in events:
         print_note(event.severity, event.layer, event.message)
-    print_frame(rows, form, output)
+    print_plan(rows, form, output)
 
 
 def _plan_of(
@@ -189,7 +190,9 @@ def stats(run: RunFolder) -> None:
 def fit(
     run: RunFolder,
     config: Config = None,
-    name: Annotated[str, typer.Option(help="Name of this fit; one of that name is replaced.")] = "default",
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of this fit; one of that name is replaced.")
+    ] = "default",
     exact: Annotated[
         bool, typer.Option("--exact", help="Search on the raw activations instead of the histograms.")
     ] = False,
@@ -212,11 +215,11 @@ def fit(
         )  # fmt: skip
     print_line("run", done.path.resolve())
     print_line("fit", name)
-    show_events(done, fail_on)
+    show_events(done, fail_on, fits=(name,))
 
 
 def export(
-    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder.", show_default=False)] = None,
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)] = None,
     fit: Fit = "default",
     prefix: Prefix = None,
     record: Annotated[

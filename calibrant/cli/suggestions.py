@@ -14,17 +14,22 @@ if TYPE_CHECKING:
 def suggest(
     run: RunFolder,
     fit: Fit = "default",
-    name: Annotated[str, typer.Option(help="Name of the improved fit; one of that name is replaced.")] = "suggested",
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the improved fit; one of that name is replaced.")
+    ] = "suggested",
     data: Annotated[
         Path | None,
         typer.Option(help="Samples to prove suggestions on. [default: those that the capture kept for verify]"),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="How many of them, those of least content key.")] = 16,
+    samples: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many of them, those of least content key.")
+    ] = 16,
     also: Annotated[
-        list[str] | None, typer.Option(help="Try this too: int16 (data of 16 bits, which ATC refuses today).")
+        list[str] | None,
+        typer.Option(metavar="int16", help="Try this too: int16 (data of 16 bits, which ATC refuses today)."),
     ] = None,
     max_float_macs: Annotated[
-        str, typer.Option(help="The greatest share of the MACs that suggestions may leave in float.")
+        str, typer.Option(metavar="SHARE", help="The greatest share of the MACs that suggestions may leave in float.")
     ] = "15%",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The quant.cfg to write. [default: stdout]")

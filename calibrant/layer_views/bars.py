@@ -30,9 +30,9 @@ def bar_frame(ranked: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
         if found:
             columns[heading] = _column(heading, [_number(found.get(layer), digits) for layer in ranked["layer_id"]])
         if view == ranked["view"][0] and metric == "sqnr_db":
-            columns["95_%_interval"] = [_interval(row) for row in ranked.iter_rows(named=True)]
+            columns["95 % interval"] = [_interval(row) for row in ranked.iter_rows(named=True)]
     columns["noise"] = _column("noise", [f"{100 * share:.1f} %" for share in shares])
-    columns["share_of_the_noise"] = [bar(share / longest, _WIDTH) for share in shares]
+    columns["share of the noise"] = [bar(share / longest, _WIDTH) for share in shares]
     return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
 
 
