@@ -300,3 +300,35 @@ def test_measures_with_long_names_fit_a_phone_and_channels_of_nan_have_no_chart(
     assert "Output channels of the weight" in text
     assert "Channels of the data" not in text
     assert page.console() == []
+
+
+def test_steps_of_fallback_and_the_worst_classes_are_shown(browser, tmp_path):
+    run = report_run(tmp_path / "r", ["a"], fits=("auto-01", "default"))
+    auto = {"metric": "top1", "higher_is_better": True}
+    steps = [
+        {**auto, "step": 1, "fit": "auto-01", "layers_float": 0, "macs_float": 0.0, "value": 0.875, "ok": False, "chosen": False},
+        {**auto, "step": 2, "fit": "auto-02", "layers_float": 3, "macs_float": 0.5, "value": 0.75, "ok": False, "chosen": False},
+        {**auto, "step": 3, "fit": "default", "layers_float": 1, "macs_float": 0.25, "value": 0.9375, "ok": True, "chosen": True},
+    ]  # fmt: skip
+    run.write("auto_steps", frame("auto_steps", steps))
+    kind = {"fit": "default", "variant": "fake_quant", "output": "<b>y</b>", "samples": 4}
+    classes = [{**kind, "class_id": i, "agreement": 1.0 if i != 17 else 0.5, "confused_with": 3} for i in range(25)]
+    run.write("class_agreement", frame("class_agreement", classes))
+    page = Page(browser, calibrant.write_report(run, tmp_path / "page.html"))
+    page.open(width=360, height=800)
+    assert page.run("return document.getElementById('fit').value") == "default"
+    shown = [row.text for row in page.browser.find_elements(By.CSS_SELECTOR, "#fallback tbody tr")]
+    assert shown == [
+        "1 0 100 % 87.5 % misses it",
+        "3 1 75 % 93.8 % reaches the goal, chosen",
+        "2 3 50 % 75.0 % misses it",
+    ]
+    assert page.run("return document.querySelectorAll('#fallback .mark-symbol path').length") == 3
+    assert "beaten" in page.browser.find_element(By.ID, "fallback").text
+    summary = page.browser.find_element(By.CSS_SELECTOR, "#classes summary")
+    assert summary.text == "Agreement within each class: fake_quant · <b>y</b> (the 20 worst of 25)"
+    summary.click()
+    rows = [row.text for row in page.browser.find_elements(By.CSS_SELECTOR, "#classes tbody tr")]
+    assert (len(rows), rows[0]) == (20, "17 4 50.0 % 3")
+    assert page.overflow() <= 0
+    assert page.console() == []

@@ -10,11 +10,13 @@ _SERIES: Final = ("this run", "other run")
 
 
 def chart_specifications() -> Mapping[str, dict[str, Any]]:
-    """Return the charts by name: ranking, histogram, loss and channels.
+    """Return the charts by name: ranking, pareto, histogram, loss and channels.
 
     Each takes its rows under the data name ``rows`` (the histogram's clip lines under ``clips``); widths follow the page.
     """
-    charts = {"ranking": _ranking(), "histogram": _histogram(), "loss": _loss(), "channels": _channels()}
+    charts = {
+        "ranking": _ranking(), "pareto": _pareto(), "histogram": _histogram(), "loss": _loss(), "channels": _channels(),
+    }  # fmt: skip
     return {name: _bare(chart) for name, chart in charts.items()}
 
 
@@ -48,6 +50,24 @@ def _ranking() -> ChartType:
     )
     other = base.mark_tick(thickness=2, size=14, cursor="pointer").encode(x="other:Q", color=alt.value("#888"))
     return alt.layer(bars, other)  # the page sets the height by the number of bars
+
+
+def _pareto() -> ChartType:
+    base = alt.Chart(_rows()).encode(
+        x=alt.X("int8:Q", title="MACs in int8, %", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=6)),
+        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5)),
+        color=_series(("front", "beaten")),
+        tooltip=[
+            alt.Tooltip("step:N", title="step"),
+            alt.Tooltip("layers:N", title="layers in float"),
+            alt.Tooltip("int8:Q", title="MACs in int8, %", format=".4~g"),
+            alt.Tooltip("value:Q", title="measured", format=".4~g"),
+        ],
+    )
+    line = base.transform_filter("datum.series == 'front'").mark_line(strokeWidth=1.5)
+    size = alt.condition("datum.chosen", alt.value(170), alt.value(60))
+    points = base.mark_point(filled=True, opacity=1).encode(size=size)
+    return alt.layer(line, points).properties(height=200)
 
 
 def _histogram() -> ChartType:

@@ -5,6 +5,7 @@ from typing import Any
 
 from calibrant.report_page.distributions import Distributions
 from calibrant.report_page.fit_details import FitDetails
+from calibrant.report_page.measured import fallback_steps, worst_classes
 from calibrant.report_page.numbers import short, shorts
 from calibrant.report_page.summary import run_events, run_summary
 from calibrant.stats.report import run_report
@@ -47,6 +48,8 @@ def _overview(run: Run) -> dict[str, Any]:
         "layers": {row["layer"]: {name: row[name] for name in _LAYER_COLUMNS} for row in _layers(run)},
         "rows": _ranked(run),
         "inputs": _quantized_inputs(run),
+        "steps": fallback_steps(run),
+        "classes": worst_classes(run),
         "events": run_events(run),
     }
 

@@ -4,7 +4,8 @@
   const content = JSON.parse(byId("content").textContent);
   const run = content.run, against = content.against;
   const fits = Object.keys(run.rows);
-  const state = { fit: fits[0], key: "rank", descending: false, query: "", allBars: false, open: null };
+  const first = (names) => (names.includes("default") ? "default" : names[0]);
+  const state = { fit: first(fits), key: "rank", descending: false, query: "", allBars: false, open: null };
   const BARS = 20;
 
   /* Text only ever becomes text: no name of a model is parsed as markup. */
@@ -33,7 +34,7 @@
   const middle = (text, size) => (text.length <= size ? text : `${text.slice(0, Math.floor(size / 2) - 1)}…${text.slice(text.length - Math.ceil(size / 2))}`);
 
   /* Rows of the table: every layer of the run, then those that only the other run has. */
-  const otherFit = () => (!against ? null : against.rows[state.fit] ? state.fit : Object.keys(against.rows)[0]);
+  const otherFit = () => (!against ? null : against.rows[state.fit] ? state.fit : first(Object.keys(against.rows)));
   const index = (rows) => new Map((rows || []).map((row, rank) => [row.layer, { ...row, rank: rank + 1 }]));
   function tableRows() {
     const here = index(run.rows[state.fit]), there = index(against && against.rows[otherFit()]);
@@ -107,7 +108,7 @@
 
   /* Charts */
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-  const inks = () => ({ inside: colour("accent"), clipped: colour("alert"), "this run": colour("accent"), "other run": colour("other") });
+  const inks = () => ({ inside: colour("accent"), clipped: colour("alert"), front: colour("accent"), beaten: colour("other"), "this run": colour("accent"), "other run": colour("other") });
   function painted(specification, colours) {
     const copy = JSON.parse(JSON.stringify(specification));
     for (const layer of copy.layer || [copy]) {
@@ -217,6 +218,31 @@
         el("thead", {}, el("tr", {}, el("th", { class: "text", scope: "col" }, "Accuracy"), kinds.map((kind) => el("th", { scope: "col" }, head(kind))), el("th", { scope: "col", class: "wide" }, "samples"))),
         el("tbody", {}, [...groups.values()].map((group) => el("tr", {}, el("td", { class: "text" }, [METRICS[group.metric] || group.metric, group.output, group.data].filter(Boolean).join(" · ")), kinds.map((kind) => el("td", { class: "whole" }, measure(group.cells.get(kind)))), el("td", { class: "wide" }, group.samples))))));
   }
+  const namedMetric = (metric) => METRICS[metric] || metric;
+  /* The classes of the chosen fit in which quantizing changes most answers. */
+  function drawClasses() {
+    const groups = new Map();
+    for (const row of run.classes.filter((one) => !one.fit || one.fit === state.fit)) {
+      const title = [row.variant, row.output, row.data].filter(Boolean).join(" · ");
+      groups.set(title, [...(groups.get(title) || []), row]);
+    }
+    const cells = (row) => [row.class_id, row.samples, measure({ ...row, metric: "agreement", value: row.agreement }), row.confused_with];
+    byId("classes").replaceChildren(...[...groups].map(([title, rows]) => el("details", {},
+      el("summary", {}, `Agreement within each class: ${title}${rows[0].classes > rows.length ? ` (the ${rows.length} worst of ${rows[0].classes})` : ""}`),
+      plainTable(["class", "samples", "agreement", "mostly taken for"], rows.map(cells)))));
+  }
+  /* Automatic fallback is of the run, whichever fit is chosen. */
+  function drawFallback() {
+    const steps = run.steps;
+    if (!steps.length) return byId("fallback").replaceChildren();
+    const made = chart("Automatic fallback", `${namedMetric(steps[0].metric)} against the share of MACs in int8: a point a step, a line through those that no other beats in both; the large point was chosen.`, ...(steps.every((step) => step.on_front) ? [] : [["no other beats it", "accent"], ["beaten", "other"]]));
+    const rows = steps.filter((step) => !missing(step.value) && !missing(step.macs_int8_percent)).map((step) => ({ int8: step.macs_int8_percent, value: step.value, step: step.step, layers: step.layers_float, series: step.on_front ? "front" : "beaten", chosen: step.chosen }));
+    if (!rows.length) made.place.remove();
+    const words = (step) => [step.ok ? "reaches the goal" : "misses it", step.chosen ? "chosen" : ""].filter(Boolean).join(", ");
+    made.section.append(plainTable(["step", "layers in float", "MACs in int8", "measured", ""], steps.map((step) => [step.step, step.layers_float, `${general(step.macs_int8_percent)} %`, measure(step), words(step)])));
+    byId("fallback").replaceChildren(made.section);
+    if (rows.length) draw(made.place, "pareto", { rows }, "Accuracy of the steps of automatic fallback against the share of MACs in int8; the table below has its numbers");
+  }
   function drawInputs() {
     const rows = run.inputs.filter(([fit]) => fit === state.fit).map(([, node, input, algorithm, bits, scale, offset, least, greatest, sqnr]) => [node, input, `${algorithm} ${bits}`, scale, offset, `${general(least)} to ${general(greatest)}`, db(sqnr)]);
     byId("inputs").replaceChildren(...(rows.length ? [table("Quantized inputs of other nodes", ["node", "input", "as", "scale", "offset", "clip range", "dB"], rows)] : []));
@@ -322,7 +348,8 @@
     byId("sheet-title").focus({ preventScroll: true });
     state.drawn = Promise.all(jobs.map((job) => job()));
   }
-  const table = (title, heads, rows) => el("section", {}, el("h3", {}, title), el("table", { class: "plain" }, el("thead", {}, el("tr", {}, heads.map((head) => el("th", { class: "text", scope: "col" }, head)))), el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell) => el("td", { class: "text" }, missing(cell) ? "" : cell)))))));
+  const plainTable = (heads, rows) => el("table", { class: "plain" }, el("thead", {}, el("tr", {}, heads.map((head) => el("th", { class: "text", scope: "col" }, head)))), el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell) => el("td", { class: "text" }, missing(cell) ? "" : cell))))));
+  const table = (title, heads, rows) => el("section", {}, el("h3", {}, title), plainTable(heads, rows));
   function closeSheet() {
     const name = state.open;
     state.open = null;
@@ -345,18 +372,18 @@
   /* Light and dark */
   const isDark = () => { const chosen = document.documentElement.dataset.theme; return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches; };
   const nameTheme = () => { byId("theme").textContent = isDark() ? "Light" : "Dark"; };
-  function recolour() { nameTheme(); drawRanking(); if (state.open) openSheet(state.open); }
+  function recolour() { nameTheme(); drawRanking(); drawFallback(); if (state.open) openSheet(state.open); }
 
   function drawLead() {
     const file = (path) => path.split(/[/\\]/).pop();
     const made = run.fits[state.fit];
     byId("lead").textContent = [run.data ? `${run.samples} samples of ${file(run.data)}` : `${run.samples} samples given in Python`, made && `configuration: ${file(made.source)}`, against && `against ${against.path}`].filter(Boolean).join(" · ");
   }
-  function drawAll() { drawLead(); figures(); drawAccuracy(); drawChanges(); drawHeads(); drawBody(); drawInputs(); drawEvents(); drawProvenance(); drawRanking(); if (state.open) openSheet(state.open); }
+  function drawAll() { drawLead(); figures(); drawAccuracy(); drawChanges(); drawClasses(); drawHeads(); drawBody(); drawInputs(); drawEvents(); drawProvenance(); drawRanking(); drawFallback(); if (state.open) openSheet(state.open); }
   byId("name").textContent = run.name;
   byId("kind").textContent = against ? "Comparison of two calibrations" : "Calibration report";
   byId("fit-label").hidden = fits.length < 2;
-  byId("fit").append(...fits.map((fit) => el("option", { value: fit }, fit)));
+  byId("fit").append(...fits.map((fit) => el("option", { value: fit, selected: fit === state.fit }, fit)));
   byId("fit").addEventListener("change", (event) => { state.fit = event.target.value; drawAll(); });
   byId("search").addEventListener("input", (event) => { state.query = event.target.value; drawBody(); });
   byId("more").addEventListener("click", () => { state.allBars = !state.allBars; drawRanking(); });
