@@ -26,7 +26,7 @@ class RunDifference:
 
     Attributes:
         settings: what they were made from, only where it differs: what, here, there.
-        evaluation: metrics that both have on the same data: variant, output, metric, here, there, change.
+        evaluation: metrics that both have on the same data: variant, output, metric, data, here, there, change.
         layers: a row a layer that either quantizes, the greatest loss first: layer, quantized_in, change_db, and the columns of both.
     """
 
@@ -98,7 +98,7 @@ def _evaluation(here: Run, mine: str, there: Run, theirs: str) -> pl.DataFrame:
     joined = a.select(*keys, here="value").join(
         b.select(*keys, there="value"), on=keys, how="inner", nulls_equal=True, maintain_order="left"
     )
-    shown = [name for name in ("variant", "output", "metric") if name in keys]
+    shown = [name for name in ("variant", "output", "metric", "data") if name in keys]
     return joined.select(*shown, "here", "there", change=pl.col("there") - pl.col("here"))
 
 

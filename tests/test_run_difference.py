@@ -25,6 +25,7 @@ def evaluated(value, fingerprint, variant="fake_quant"):
         "metric": "top1",
         "value": value,
         "samples": 8,
+        "data": f"{fingerprint}.npz",
         "data_fingerprint": fingerprint,
     }
 
@@ -50,7 +51,8 @@ def test_accuracy_is_compared_on_the_same_data_only(tmp_path):
     here = make_run(tmp_path / "a", {"evaluation": [evaluated(0.9, "same"), evaluated(1.0, "other", "fp32")]})
     there = make_run(tmp_path / "b", {"evaluation": [evaluated(0.75, "same"), evaluated(1.0, "another", "fp32")]})
     found = calibrant.diff(here, there).evaluation
-    assert found.select("variant", "metric", "here", "there").rows() == [("fake_quant", "top1", 0.9, 0.75)]
+    shown = found.select("variant", "metric", "data", "here", "there").rows()
+    assert shown == [("fake_quant", "top1", "same.npz", 0.9, 0.75)]
     assert found["change"].to_list() == pytest.approx([-0.15])
 
 
