@@ -408,3 +408,14 @@ def test_layers_beyond_the_budget_are_told_with_the_one_that_hurts_most(tmp_path
     told = "not tried in float because they are beyond --max-float-macs: 1 layers, the one that hurts most 'conv4' with 17 % of the MACs"
     assert told in calibrant.suggest(run, max_float_macs=0.1).notes  # each of the six layers has a sixth of them
     assert not [note for note in calibrant.suggest(run, max_float_macs=1).notes if "beyond" in note]
+
+
+def test_progress_names_what_is_tried(planted) -> None:
+    run, _, feeds = planted
+    told: list[tuple[str, int, int]] = []
+    calibrant.suggest(run, data=feeds, name="told", progress=lambda *step: told.append(step))
+    stages = list(dict.fromkeys(stage for stage, _, _ in told))
+    assert stages[-1] == "try float"
+    assert "try dmq" in stages
+    assert told[-1] == ("try float", 1, 1)
+    assert not {"whole", "isolated"} & set(stages)

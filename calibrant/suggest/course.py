@@ -63,7 +63,7 @@ class Course:
     def __init__(self, run: Run, fit: str, name: str, data: Data | None, limits: Limits, progress: Progress) -> None:
         self._run, self._fit, self._name, self._limits = run, fit, name, limits
         self._settings = fit_settings(run, fit)
-        self._proof = Proof(run, data, limits.samples, progress)
+        self._proof, self._progress = Proof(run, data, limits.samples, progress), progress
         self._trials = Trials(run, fit, self._settings, name)
         self._items: list[Suggestion] = []
         self._blocks: dict[str, CalibrationBlock] = {}
@@ -73,20 +73,22 @@ class Course:
     def suggestions(self) -> Suggestions:
         """Run the course; the improved fit stands in the run afterwards, and nothing else of it."""
         with self._trials:
-            self._noise = self._measured(self._fit, [one.row.layer for one in self._settings.layers])
+            self._noise = self._measured(self._fit, [one.row.layer for one in self._settings.layers], "measure")
             self._total = sum(self._noise.values())
             before = self._proof.whole(self._fit).sqnr_db()
             self._improve([CHANNEL_WISE_WEIGHTS])
             self._improve(self._others())
+            self._progress("try float", 0, 1)
             after = self._leave_in_float(self._drop_until_better(before))
+            self._progress("try float", 1, 1)
             return self._finished(before, after)
 
     def _others(self) -> list[Remedy]:
         balancing = [BALANCING] if self._run.info.has_all_activations else []
         return [OTHER_ALGORITHM, OTHER_SYMMETRY, *balancing, *([WIDE_DATA] if self._limits.int16 else [])]
 
-    def _measured(self, fit: str, layers: Sequence[str]) -> dict[str, float]:
-        return {layer: noise_ratio(db) for layer, db in self._proof.alone(fit, layers).items()}
+    def _measured(self, fit: str, layers: Sequence[str], stage: str) -> dict[str, float]:
+        return {layer: noise_ratio(db) for layer, db in self._proof.alone(fit, layers, stage).items()}
 
     def _improve(self, remedies: Sequence[Remedy]) -> None:
         """Give each layer the remedy that is proved to leave the least noise of it in the outputs."""
@@ -112,7 +114,7 @@ class Course:
             if (found := facts.get(one.row.layer_id)) is not None
             and (not remedy.by_noise or found.noise <= LEAST_GAIN * one.facts.noise)
         }
-        for layer, noise in self._measured(self._trials.name, list(hopeful)).items():
+        for layer, noise in self._measured(self._trials.name, list(hopeful), f"try {remedy.name}").items():
             if self._is_better(layer, noise):
                 yield _Proved(noise, remedy, hopeful[layer])
 

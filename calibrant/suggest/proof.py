@@ -45,13 +45,20 @@ class Proof:
         self._samples = chosen_samples(run, self._prepared, data, count)
         self.samples = len(self._samples)
 
-    def alone(self, fit: str, layers: Collection[str]) -> dict[str, float]:
-        """Return the output SQNR in dB of the model with each of these layers quantized alone; what is known is not measured again."""
+    def alone(self, fit: str, layers: Collection[str], stage: str) -> dict[str, float]:
+        """Return the output SQNR in dB of the model with each of these layers quantized alone; what is known is not measured again.
+
+        Args:
+            fit: the fit.
+            layers: its layers to measure.
+            stage: what progress calls it.
+        """
         if not layers:
             return {}
         feeds = [sample.values for sample in self._samples]
         rows = sensitivity(
-            self._run, fit=fit, views=("whole",), data=feeds, samples=self.samples, layers=layers, progress=self._progress
+            self._run, fit=fit, views=("whole",), data=feeds, samples=self.samples, layers=layers,
+            progress=lambda _, done, total: self._progress(stage, done, total),
         )  # fmt: skip
         return dict(rows.filter(metric="sqnr_db").select("layer", "value").iter_rows())
 
