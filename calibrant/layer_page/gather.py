@@ -13,25 +13,10 @@ from calibrant.layer_page.ranges import data_range, histogram, search, weight_ra
 from calibrant.layer_page.rows import LayerRows, Row, read_layer
 from calibrant.layer_page.standouts import channel_notes, sample_notes
 from calibrant.sensitivity import measurements, worst_first
+from calibrant.stats.plan_groups import PLAN_GROUPS
 from calibrant.stats.run import Run
 
-# The groups of a plan's parameters, each with the column that names the rule which decided it.
-_GROUPS: Final = (
-    ("quantized", "enabled_decided_by", ("enabled", "not_applied")),
-    (
-        "data", "data_decided_by",
-        (
-            "data_algorithm", "data_bits", "max_percentile", "min_percentile", "search_range_start", "search_range_end",
-            "search_step", "num_of_bins", "float16_step", "joint",
-        ),
-    ),
-    ("offset of the data", "asymmetric_decided_by", ("asymmetric",)),
-    ("weight", "weight_decided_by", ("weight_algorithm", "weight_bits", "channel_wise", "num_steps", "num_of_iteration")),
-    ("offset of the weight", "weight_asymmetric_decided_by", ("weight_asymmetric",)),
-    ("weight alone", "weight_only_decided_by", ("weight_only",)),
-    ("balancer", "balancer_decided_by", ("migration_strength",)),
-    ("fusion", "fusion_decided_by", ("do_fusion",)),
-)  # fmt: skip
+_ELSEWHERE: Final = ("reason", "batch_num")  # columns of a plan that the page tells in other places
 
 
 def layer_page(run: Run, fit: str, name: str) -> LayerPage:
@@ -62,9 +47,10 @@ def _reason(rows: LayerRows) -> str | None:
 
 def _decisions(plan: Row | None) -> tuple[Decision, ...]:
     found = []
-    for group, decided_by, columns in _GROUPS:
-        settings = [] if plan is None else [_setting(name, plan[name]) for name in columns if plan[name] is not None]
-        if settings and plan is not None:
+    for group, decided_by, columns in PLAN_GROUPS:
+        shown = [] if plan is None else [name for name in columns if name not in _ELSEWHERE and plan[name] is not None]
+        if shown and plan is not None:
+            settings = [_setting(name, plan[name]) for name in shown]
             found.append(Decision(group, ", ".join(settings), plan[decided_by] or ""))
     return tuple(found)
 

@@ -5,28 +5,10 @@ from typing import Any, Final
 import polars as pl
 
 from calibrant.report_page.numbers import short, shorts
+from calibrant.stats.plan_groups import PLAN_GROUPS
 from calibrant.stats.run import Run
 
 CANDIDATES: Final = 120  # points of a loss curve; a longer search is thinned, its best candidate kept
-
-# The groups of a plan's parameters, each with the column that names the rule which decided it.
-_PLAN_GROUPS: Final = (
-    ("quantized", "enabled_decided_by", ("enabled", "reason", "not_applied")),
-    (
-        "data",
-        "data_decided_by",
-        (
-            "data_algorithm", "data_bits", "max_percentile", "min_percentile", "search_range_start", "search_range_end",
-            "search_step", "num_of_bins", "float16_step", "batch_num", "joint",
-        ),
-    ),
-    ("offset of the data", "asymmetric_decided_by", ("asymmetric",)),
-    ("weight", "weight_decided_by", ("weight_algorithm", "weight_bits", "channel_wise", "num_steps", "num_of_iteration")),
-    ("offset of the weight", "weight_asymmetric_decided_by", ("weight_asymmetric",)),
-    ("weight alone", "weight_only_decided_by", ("weight_only",)),
-    ("balancer", "balancer_decided_by", ("migration_strength",)),
-    ("fusion", "fusion_decided_by", ("do_fusion",)),
-)  # fmt: skip
 
 
 class FitDetails:
@@ -66,7 +48,7 @@ def _by_fit_and_layer(frame: pl.DataFrame) -> dict[tuple[str, int], pl.DataFrame
 def _plan_rows(row: dict[str, Any]) -> list[list[Any]]:
     """Return (group, settings as text, who decided) of what the plan says."""
     found = []
-    for group, decided_by, columns in _PLAN_GROUPS:
+    for group, decided_by, columns in PLAN_GROUPS:
         settings = [_setting(name, row[name]) for name in columns if row.get(name) is not None]
         if settings:
             found.append([group, ", ".join(settings), row.get(decided_by)])
