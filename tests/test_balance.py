@@ -324,7 +324,9 @@ def test_the_record_gives_the_models_again(tmp_path: Path, kind: str) -> None:
 def test_a_generator_is_refused_before_anything_runs(tmp_path: Path) -> None:
     model = models.save(CASES["Gemm"].proto(), tmp_path / "m.onnx")
     data = (feed for feed in feeds_of(samples(CASES["Gemm"])))
-    words = r"the data: dmq_balancer of layer 'layer' reads it twice where not all activations are kept, .*; give a list"
+    words = (
+        r"the data: dmq_balancer of layer 'layer' reads it twice where not all activations are kept, .*; give a list"
+    )
     with pytest.raises(DataError, match=words):
         calibrant.run(model, data, run=tmp_path / "r", config=configured(tmp_path), keep="stats")
     assert len(list(data)) == 3

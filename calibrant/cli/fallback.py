@@ -69,7 +69,10 @@ def auto(
     ] = None,
     max_drop: Annotated[
         str | None,
-        typer.Option(help="How much worse than the float model the metric may be: 0.005 or 0.5%. [default: 0.5%]"),
+        typer.Option(
+            metavar="SHARE",
+            help="How much worse than the float model the metric may be: 0.005 or 0.5%. [default: 0.5%]",
+        ),
     ] = None,
     minimum: Annotated[
         float | None, typer.Option("--min", help="The least value of the metric, in the place of --max-drop.")
@@ -89,8 +92,10 @@ def auto(
         ViewName | None,
         typer.Option(help="How sensitive layers are found. [default: whole where affordable, else isolated]"),
     ] = None,
-    max_float_macs: Annotated[str, typer.Option(help="The greatest share of the MACs in float.")] = "100%",
-    samples: Annotated[int, typer.Option(min=1, help="How many samples of --eval rank the layers.")] = 16,
+    max_float_macs: Annotated[
+        str, typer.Option(metavar="SHARE", help="The greatest share of the MACs in float.")
+    ] = "100%",
+    samples: Annotated[int, typer.Option(metavar="N", min=1, help="How many samples of --eval rank the layers.")] = 16,
     output_name: Annotated[
         str | None, typer.Option("--output-name", help="The only output to judge. [default: the worst of all]")
     ] = None,
@@ -122,7 +127,7 @@ def auto(
             capture=CaptureSettings(batch_size, keep, fixed_inputs(fix_input), memory, restart),
         )  # fmt: skip
     _show(found)
-    show_events(found.run, fail_on)
+    show_events(found.run, fail_on, fits=[None, fit])
     _refuse(found)
 
 
