@@ -66,7 +66,8 @@ def fold_samples(blocks: Float32Array) -> SampleFold:
     least = np.full(channels, INFINITY_ORDER, np.int32)
     greatest = np.full(channels, ~INFINITY_ORDER, np.int32)
     values = blocks.reshape(-1)
-    values.flags.writeable = False  # of the view alone: numba would compile all kernels twice, inputs of a model being read-only
+    # Of the view alone: numba would compile all kernels twice, since inputs of a model are read-only.
+    values.flags.writeable = False
     _fold_kernels.fold_samples(
         values, values.view(np.uint32), blocks.shape, counts, ranges, reals, totals, squares, least, greatest
     )
