@@ -698,3 +698,13 @@ def test_efficientnet_reaches_24_db_with_a_sixth_of_the_macs_in_float(tmp_path, 
     assert agreement["low"] <= agreement["value"] <= agreement["high"]
     assert counts.captures == 1
     assert counts.evaluations() <= 8
+
+
+def test_a_forced_dialect_holds_for_the_configuration_of_auto(tmp_path) -> None:
+    (tmp_path / "quant.cfg").write_text('skip_layer_types: "Convolution"\n')
+    model = models.save(models.planted_outlier(), tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=models.rng(1).standard_normal((4, 8, 12, 12)).astype(np.float32))
+    arguments = ["auto", str(model), "--data", str(tmp_path / "x.npz"), "--eval", str(tmp_path / "x.npz")]
+    done = CliRunner().invoke(app, [*arguments, "--config", str(tmp_path / "quant.cfg"), "--dialect", "onnx"])
+    assert isinstance(done.exception, ConfigError)
+    assert "skip_layer_types: 'Convolution'" in str(done.exception)

@@ -9,6 +9,7 @@ import typer
 from calibrant.cli.options import (
     BatchSize,
     Config,
+    DialectOption,
     Fail,
     Fit,
     FixInput,
@@ -18,6 +19,7 @@ from calibrant.cli.options import (
     Prefix,
     Restart,
     RunOption,
+    configuration,
     fixed_inputs,
     share,
 )
@@ -109,6 +111,7 @@ def auto(
     memory: Memory = None,
     restart: Restart = False,
     fail_on: Fail = None,
+    dialect: DialectOption = None,
 ) -> None:
     """Quantize, and leave the layers in float that it takes to reach a goal.
 
@@ -122,7 +125,8 @@ def auto(
         found = auto_calibrate(
             model, data, evaluation=evaluation, labels=labels, evaluator=_evaluator(evaluator), metric=metric,
             max_drop=max_drop, minimum=minimum, strategy=strategy.value, view=view and view.value,
-            max_float_macs=share(max_float_macs, "--max-float-macs"), config=config, run=run, prefix=prefix, fit=fit,
+            max_float_macs=share(max_float_macs, "--max-float-macs"),
+            config=configuration(config, dialect), run=run, prefix=prefix, fit=fit,
             output=output_name, samples=samples, progress=progress, notice=print_event,
             capture=CaptureSettings(batch_size, keep, fixed_inputs(fix_input), memory, restart),
         )  # fmt: skip

@@ -2,11 +2,14 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from calibrant.errors import ConfigError
+
+if TYPE_CHECKING:
+    from calibrant.pipeline import Config as Configuration
 
 
 class FailOn(StrEnum):
@@ -155,3 +158,16 @@ def share(text: str, option: str) -> float:
         message = f"{option} '{text}': expected a share, e.g. 0.15 or 15%"
         raise ConfigError(message)
     return found
+
+
+def configuration(config: Path | None, dialect: DialectName | None) -> "Configuration | None":
+    """Read the configuration here where the caller forces its dialect; else the stages read it.
+
+    Raises:
+        ConfigError: the file cannot be read in that dialect.
+    """
+    if config is None or dialect is None:
+        return config
+    from calibrant.proto.any_config import read_calibration_config
+
+    return read_calibration_config(config, dialect=dialect.value)

@@ -27,6 +27,7 @@ from calibrant.cli.options import (
     TableFormat,
     WeightOnlyFormName,
     WeightOnlyFormOption,
+    configuration,
     fixed_inputs,
 )
 from calibrant.cli.results import print_files, print_paths, print_quality, show_events
@@ -37,17 +38,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from calibrant.ingest.data import Data as Samples
-    from calibrant.pipeline import Config as Configuration
     from calibrant.stats.events import Event
-
-
-def _configuration(config: Path | None, dialect: DialectName | None) -> "Configuration | None":
-    """Read the configuration here where the caller forces its dialect; else the stages read it."""
-    if config is None or dialect is None:
-        return config
-    from calibrant.proto.any_config import read_calibration_config
-
-    return read_calibration_config(config, dialect=dialect.value)
 
 
 def _run_inputs(data: Path | None, config: Path | None, atc_job: Path | None) -> "tuple[Samples, Path | None]":
@@ -96,7 +87,7 @@ def run(
     from calibrant.console import print_event, print_line, progress_bar
 
     samples, chosen = _run_inputs(data, config, compression_optimize_conf)
-    settings = _configuration(chosen, dialect)
+    settings = configuration(chosen, dialect)
     with progress_bar() as progress:
         done = pipeline.run(
             model, samples, run=run, config=settings, batch_size=batch_size, keep=keep, prefix=prefix,
@@ -132,7 +123,7 @@ def capture(
 
     with progress_bar() as progress:
         done = pipeline.capture(
-            model, data, run=run or Path(f"{model.stem}.run"), config=_configuration(config, dialect),
+            model, data, run=run or Path(f"{model.stem}.run"), config=configuration(config, dialect),
             batch_size=batch_size, keep=keep, fix_input=fixed_inputs(fix_input), memory=memory, restart=restart,
             progress=progress, notice=print_event,
         )  # fmt: skip
@@ -171,7 +162,7 @@ def _plan_of(
 
     if config is not None and detect_document(config) in ("retrain", "retrain-json"):
         return plan_retraining(config, model, dialect=dialect.value if dialect else None, fix_input=fix_input)
-    return pipeline.plan(model, config=_configuration(config, dialect), fix_input=fix_input)
+    return pipeline.plan(model, config=configuration(config, dialect), fix_input=fix_input)
 
 
 def stats(run: RunFolder) -> None:
@@ -210,7 +201,7 @@ def fit(
 
     with progress_bar() as progress:
         done = pipeline.fit(
-            run, config=_configuration(config, dialect), name=name, exact=exact, strict_amct=strict_amct,
+            run, config=configuration(config, dialect), name=name, exact=exact, strict_amct=strict_amct,
             matmul_per_channel=matmul_per_channel, progress=progress,
         )  # fmt: skip
     print_line("run", done.path.resolve())
