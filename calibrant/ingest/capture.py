@@ -7,6 +7,7 @@ bit for bit. Memory does not grow with the number of batches.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from calibrant.ingest.batches import fixed_batch, model_feeds
@@ -160,5 +161,6 @@ def _write(
     folder: Path,
 ) -> None:
     layers = layers_frame(layer_rows_of(prepared, shapes))
-    write_tables({"inputs": seen.inputs_table(), "layers": layers, **statistics_tables(folds, prepared)}, folder)
+    others = {"inputs": seen.inputs_table(), "layers": layers}
+    write_tables(chain(statistics_tables(folds, prepared), others.items()), folder)
     save_verify_inputs(folder, model_feeds(seen.verify.chosen(), prepared.inputs))

@@ -1,7 +1,8 @@
 """Rows of a tensor folded into its statistics; capture and recomputation share this and the tables made from it."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -119,21 +120,27 @@ def biases_table(prepared: PreparedModel) -> pl.DataFrame:
     return _joined("biases", frames)
 
 
-def statistics_tables(folds: Sequence[TensorFold], prepared: PreparedModel) -> Mapping[str, pl.DataFrame]:
-    """Return the tables of everything folded, sorted by their ids; `samples` is written as it comes."""
+def statistics_tables(folds: Sequence[TensorFold], prepared: PreparedModel) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield the tables of everything folded, sorted by their ids, the largest first; `samples` is written as it comes."""
     statistics = [fold.statistics for fold in folds]
-    return {
-        "tensors": pl.DataFrame([fold.table_row() for fold in folds], schema=SCHEMAS["tensors"]),
-        "histograms": _joined("histograms", (s.histogram_frame() for s in statistics)),
-        "extremes": _joined("extremes", (s.extremes_frame() for s in statistics)),
-        "channels": _joined("channels", (s.channels_frame() for s in statistics)),
-        "weights": weights_table(prepared),
-        "biases": biases_table(prepared),
-        "joins": joins_table(prepared),
-    }
+    yield "histograms", _joined("histograms", (s.histogram_frame() for s in statistics))
+    yield "extremes", _joined("extremes", (s.extremes_frame() for s in statistics))
+    yield "channels", _joined("channels", (s.channels_frame() for s in statistics))
+    yield "tensors", pl.DataFrame([fold.table_row() for fold in folds], schema=SCHEMAS["tensors"])
+    yield "weights", weights_table(prepared)
+    yield "biases", biases_table(prepared)
+    yield "joins", joins_table(prepared)
 
 
-def write_tables(tables: Mapping[str, pl.DataFrame], folder: Path) -> None:
-    """Write tables into a run folder, each whole or not at all."""
-    for name, frame in tables.items():
-        write_frame(name, frame, folder / "tables" / f"{name}.parquet")
+def write_tables(tables: Iterable[tuple[str, pl.DataFrame]], folder: Path) -> None:
+    """Write tables into a run folder, each whole or not at all, and on a thread while the next is built.
+
+    Raises:
+        RunError: the disk is full or the folder cannot be written.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        writing = [
+            pool.submit(write_frame, name, frame, folder / "tables" / f"{name}.parquet") for name, frame in tables
+        ]
+        for task in writing:
+            task.result()
