@@ -45,7 +45,12 @@ class TensorStatistics:
         self.histogram = LogLinearHistogram(mantissa_bits)
 
     def update(
-        self, batch: FloatArray, sample_ids: Sequence[int], *, scratch: CountScratch | None = None
+        self,
+        batch: FloatArray,
+        sample_ids: Sequence[int],
+        *,
+        scratch: CountScratch | None = None,
+        is_blocked: bool = False,
     ) -> pl.DataFrame:
         """Fold a batch, in place.
 
@@ -54,6 +59,9 @@ class TensorStatistics:
                 sample axis or beyond the rank, no channels are counted.
             sample_ids: N numbers.
             scratch: the calling thread's counting table; made when needed.
+            is_blocked: the batch lies in memory as convolutions compute it, b channels side by side: C-contiguous, of shape
+                (N, 1, C / b, *spatial, b); channel c is ``batch[:, :, c // b, ..., c % b]``. The channel axis stays that of
+                (N, 1, C, *spatial), and so does all that is folded, bit for bit.
 
         Returns:
             The rows of the `samples` table for these samples. Sums are float64 over finite values, in the order of `fold_samples`;
@@ -61,13 +69,22 @@ class TensorStatistics:
 
         Raises:
             SchemaError: another dtype.
-            ShapeError: the batch has no sample axis or not as many samples as numbers.
+            ShapeError: the batch has no sample axis or not as many samples as numbers, or is not of a blocked shape.
         """
-        return sample_frame([self.fold(batch, sample_ids, scratch=scratch)])
+        return sample_frame([self.fold(batch, sample_ids, scratch=scratch, is_blocked=is_blocked)])
 
-    def fold(self, batch: FloatArray, sample_ids: Sequence[int], *, scratch: CountScratch | None = None) -> SampleRows:
+    def fold(
+        self,
+        batch: FloatArray,
+        sample_ids: Sequence[int],
+        *,
+        scratch: CountScratch | None = None,
+        is_blocked: bool = False,
+    ) -> SampleRows:
         """Do what `update` does, and return the rows as arrays, for `sample_frame`."""
         values = self._checked(batch, sample_ids)
+        if is_blocked:
+            values = self._unblocked(values)
         shape = self._block_shape(values.shape)
         n = math.prod(values.shape[1:])
         fold = fold_samples(values.reshape(shape or (values.shape[0], 1, 1, n)))
@@ -117,6 +134,14 @@ class TensorStatistics:
             )
             raise ShapeError(message)
         return np.ascontiguousarray(array, np.float32)
+
+    def _unblocked(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return a blocked batch as (N, 1, C, *spatial)."""
+        if values.ndim < 4 or values.shape[1] != 1:
+            message = f"tensor {self._tensor_id}: a blocked batch of shape {values.shape}; expected (N, 1, C / b, *spatial, b)"
+            raise ShapeError(message)
+        samples, one, blocks, *spatial, width = values.shape
+        return np.ascontiguousarray(np.moveaxis(values, -1, 3)).reshape(samples, one, blocks * width, *spatial)
 
     def _block_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
         """Return (N, outer, C, inner), or None where there is no channel axis."""
