@@ -14,7 +14,15 @@ from onnx import TensorProto, helper, numpy_helper
 from shared_material import needs_shared, shared_inputs, shared_model
 
 from calibrant.errors import ConfigError, LayerNotFoundError
-from calibrant.ingest.model import PreparedModel, initializer_value, load_prepared, prepare_model, save_prepared
+from calibrant.ingest.model import (
+    PreparedModel,
+    initializer_value,
+    load_prepared,
+    observe,
+    prepare_model,
+    prepared_proto,
+    save_prepared,
+)
 from calibrant.ingest.passes.names import UniqueNames
 
 Feeds = dict[str, models.Array]
@@ -475,6 +483,31 @@ def test_a_model_without_changes_loads_from_external_data_only(tmp_path: Path) -
         models.run(tmp_path / "moved" / "prepared.onnx", feeds)[0], models.run(proto, feeds)[0]
     )
     assert initializer_value(load_prepared(tmp_path / "moved"), "w").shape == (4, 3, 3, 3)
+
+
+def test_the_message_of_a_prepared_model_is_made_once_and_saved_as_it_is(tmp_path: Path) -> None:
+    prepared = prepare(models.conv_bn(), tmp_path)
+    proto = prepared_proto(prepared)
+    assert proto is not None
+    assert prepared_proto(prepared) is proto
+    save_prepared(prepared, tmp_path / "saved")
+    assert (tmp_path / "saved" / "prepared.onnx").read_bytes() == proto.SerializeToString()
+
+
+def test_weights_in_files_make_no_message(tmp_path: Path) -> None:
+    onnx.save(models.conv_relu(), tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    assert prepared_proto(prepare_model(tmp_path / "m.onnx")) is None
+
+
+def test_what_is_observed_later_is_in_the_message(tmp_path: Path) -> None:
+    prepared = prepare(models.conv_relu(), tmp_path)
+    before = prepared_proto(prepared)
+    observed = observe(prepared, ["y"])
+    after = prepared_proto(observed)
+    assert before is not None
+    assert after is not None
+    assert "calibrant.observed" not in {entry.key for entry in before.metadata_props}
+    assert {entry.key: entry.value for entry in after.metadata_props}["calibrant.observed"] == '["y"]'
 
 
 def test_an_unknown_initializer_is_named_with_the_nearest(tmp_path: Path) -> None:

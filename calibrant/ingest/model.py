@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
 from calibrant.errors import LayerNotFoundError, ModelError, nearest
@@ -28,10 +29,10 @@ __all__ = [
     "load_prepared",
     "observe",
     "prepare_model",
+    "prepared_proto",
     "save_prepared",
 ]
 
-_EXTERNAL_ABOVE: Final = 64 << 20  # bytes of weights; larger ones go to prepared.onnx.data
 _QUANTIZING_TYPES: Final = frozenset(
     {
         "QuantizeLinear",
@@ -116,14 +117,28 @@ def _is_quantizing(node: ir.Node) -> bool:
     return named or node.domain.startswith("amct")
 
 
+def prepared_proto(prepared: PreparedModel) -> onnx.ModelProto | None:
+    """Return the prepared model as one message, which `save_prepared` writes as it is and a session can be made of.
+
+    It is made once, at the first call; a PreparedModel that `observe` returns has its own. All who ask share it, on several threads:
+    nobody may change it, nor `prepared.model` from then on. Whoever needs other outputs changes a copy.
+
+    Returns:
+        the message, weights included; None where weights lie in files or are too large for one message
+        (`PreparedModel.has_external_weights`): then the file that `save_prepared` writes is what a session is made of.
+    """
+    return prepared.proto
+
+
 def save_prepared(prepared: PreparedModel, folder: Path) -> None:
     """Write ``prepared.onnx`` into a folder; large or external weights go to ``prepared.onnx.data``."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = list(prepared.model.graph.initializers.tensors())
-    is_large = sum(tensor.nbytes for tensor in tensors) > _EXTERNAL_ABOVE
-    # A tensor that is external already would be saved as a reference to the source's file, which is not in this folder.
-    is_external = is_large or any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
-    ir.save(prepared.model, folder / PREPARED_FILE, external_data=f"{PREPARED_FILE}.data" if is_external else None)
+    proto, path = prepared_proto(prepared), folder / PREPARED_FILE
+    if proto is None:
+        # A tensor that is external already would be saved as a reference to the source's file, which is not in this folder.
+        ir.save(prepared.model, path, external_data=f"{PREPARED_FILE}.data")
+    else:
+        path.write_bytes(proto.SerializeToString())
 
 
 def load_prepared(folder: Path) -> PreparedModel:

@@ -2,12 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from calibrant.ingest.layers import Layer
 from calibrant.stats.events import Event
+
+_EXTERNAL_ABOVE: Final = 64 << 20  # bytes of weights; larger ones go to a file of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +77,15 @@ class PreparedModel:
     original_nodes: Mapping[str, tuple[str, ...]]
     events: tuple[Event, ...]
     source_hash: str
+
+    @property
+    def has_external_weights(self) -> bool:
+        """Whether weights lie in files already, or are so large that they are saved to one."""
+        tensors = list(self.model.graph.initializers.tensors())
+        is_large = sum(tensor.nbytes for tensor in tensors) > _EXTERNAL_ABOVE
+        return is_large or any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
+
+    @cached_property
+    def proto(self) -> onnx.ModelProto | None:
+        """The model as one message, as `calibrant.ingest.model.prepared_proto` says."""
+        return None if self.has_external_weights else ir.to_proto(self.model)
