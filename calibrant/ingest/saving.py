@@ -1,0 +1,65 @@
+"""The prepared model goes to its file, and through onnxruntime's own check, on a thread beside what runs it in memory."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from calibrant.ingest.model import PreparedModel, prepared_proto, save_prepared
+from calibrant.ingest.session import check_loads
+from calibrant.stats.events import Progress
+from calibrant.stats.run import PREPARED_FILE
+
+
+def save_checked(prepared: PreparedModel, folder: Path) -> None:
+    """Write ``prepared.onnx`` into a folder, and let onnxruntime load it.
+
+    Raises:
+        ModelError: onnxruntime refuses the model.
+        OSError: it cannot be written.
+    """
+    save_prepared(prepared, folder)
+    check_loads(folder / PREPARED_FILE)
+
+
+@contextmanager
+def saved_beside(prepared: PreparedModel, folder: Path, progress: Progress) -> Iterator[Progress]:
+    """Save and check a prepared model while a block runs it.
+
+    Where both fail, the error of the model is the one that is raised, whichever came first. The thread has ended when the block is
+    left, by an interrupt too, so that the folder can be removed then. A model whose weights lie in a file is saved before the block,
+    which needs the file.
+
+    Args:
+        prepared: the model; what the block runs is made of its `prepared_proto`.
+        folder: where it goes.
+        progress: of the block.
+
+    Yields:
+        what the block calls in place of `progress`: it raises the error of the model, so that a capture ends at its next batch.
+
+    Raises:
+        ModelError: onnxruntime refuses the model.
+        OSError: it cannot be written.
+    """
+    if prepared_proto(prepared) is None:
+        save_checked(prepared, folder)
+        yield progress
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="save") as pool:
+        saving = pool.submit(save_checked, prepared, folder)
+        try:
+            yield _stopped_by(saving, progress)
+        except Exception:
+            saving.result()
+            raise
+        saving.result()
+
+
+def _stopped_by(saving: "Future[None]", progress: Progress) -> Progress:
+    def report(stage: str, done: int, total: int) -> None:
+        if saving.done():
+            saving.result()
+        progress(stage, done, total)
+
+    return report

@@ -1,0 +1,183 @@
+"""The prepared model saved and checked beside its capture: which error wins, and that nothing stays behind, whatever ends first."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from errno import ENOSPC
+from pathlib import Path
+
+import onnx
+import pytest
+
+from calibrant.errors import DataError, ModelError
+from calibrant.ingest import saving
+from calibrant.ingest.model import PreparedModel, load_prepared, prepare_model
+from calibrant.ingest.saving import saved_beside
+from calibrant.ingest.session import check_loads
+from calibrant.stats.events import Progress
+from tests import models
+
+SECONDS = 60  # until a thread that waits for what never comes gives up
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_stays() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("save")] == []
+
+
+def no_progress(*_: object) -> None:
+    pass
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> PreparedModel:
+    return prepare_model(models.save(models.conv_relu(), tmp_path / "m.onnx"))
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> PreparedModel:
+    return prepare_model(refused_model(tmp_path))
+
+
+def refused_model(folder: Path) -> Path:
+    """Save a model that onnxruntime refuses for a node behind all that is captured."""
+    proto = models.conv_relu()
+    proto.graph.node.append(models.node("Frobnicate", [proto.graph.output[0].name], "z", "strange", domain="my.domain"))
+    proto.opset_import.append(onnx.helper.make_opsetid("my.domain", 1))
+    proto.graph.output[0].name = "z"
+    return models.save(proto, folder / "refused.onnx")
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let the check begin only once this is set."""
+    event = threading.Event()
+
+    def checks_later(path: Path) -> None:
+        assert event.wait(SECONDS)
+        check_loads(path)
+
+    monkeypatch.setattr(saving, "check_loads", checks_later)
+    return event
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Is set once the thread has saved and checked, well or not."""
+    event, save = threading.Event(), saving.save_checked
+
+    def saves(*given: object) -> None:
+        try:
+            save(*given)  # type: ignore[arg-type]
+        finally:
+            event.set()
+
+    monkeypatch.setattr(saving, "save_checked", saves)
+    return event
+
+
+def run_beside(
+    prepared: PreparedModel, folder: Path, block: Callable[[Progress], None], progress: Progress = no_progress
+) -> None:
+    """Run a block beside the saving of a model."""
+    with saved_beside(prepared, folder / "model", progress) as report:
+        block(report)
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of a folder's files."""
+    return sorted(file.name for file in folder.iterdir())
+
+
+def wrong_samples(_report: Progress) -> None:
+    message = "the samples are wrong"
+    raise DataError(message)
+
+
+def test_what_was_saved_is_the_model(prepared: PreparedModel, tmp_path: Path) -> None:
+    run_beside(prepared, tmp_path, lambda _report: None)
+    assert load_prepared(tmp_path / "model").tensors == prepared.tensors
+
+
+def test_the_block_runs_while_the_check_waits(
+    prepared: PreparedModel, tmp_path: Path, held: threading.Event, ended: threading.Event
+) -> None:
+    steps: list[int] = []
+
+    def block(report: Progress) -> None:
+        report("capture", 1, 2)
+        assert not ended.is_set()
+        held.set()
+
+    run_beside(prepared, tmp_path, block, lambda _stage, done, _total: steps.append(done))
+    assert steps == [1]
+    assert ended.is_set()
+
+
+def test_the_error_of_the_model_wins_where_it_comes_last(
+    refused: PreparedModel, tmp_path: Path, held: threading.Event, ended: threading.Event
+) -> None:
+    def block(report: Progress) -> None:
+        assert not ended.is_set()
+        threading.Timer(0.1, held.set).start()
+        wrong_samples(report)
+
+    with pytest.raises(ModelError, match=r"onnxruntime refuses the model: .*Frobnicate"):
+        run_beside(refused, tmp_path, block)
+
+
+def test_the_error_of_the_model_wins_where_it_comes_first(
+    refused: PreparedModel, tmp_path: Path, ended: threading.Event
+) -> None:
+    def block(report: Progress) -> None:
+        assert ended.wait(SECONDS)
+        wrong_samples(report)
+
+    with pytest.raises(ModelError, match=r"onnxruntime refuses the model: .*Frobnicate"):
+        run_beside(refused, tmp_path, block)
+
+
+def test_an_error_of_the_block_alone_stays_what_it_is(prepared: PreparedModel, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the samples are wrong"):
+        run_beside(prepared, tmp_path, wrong_samples)
+
+
+def test_a_refused_model_ends_the_block_at_its_next_batch(refused: PreparedModel, tmp_path: Path) -> None:
+    def block(report: Progress) -> None:
+        for batch in range(SECONDS * 100):
+            report("capture", batch, 0)
+            time.sleep(0.01)
+        pytest.fail("it went on")
+
+    with pytest.raises(ModelError, match="onnxruntime refuses"):
+        run_beside(refused, tmp_path, block)
+
+
+def test_an_interrupt_waits_for_the_thread_and_stays_an_interrupt(
+    refused: PreparedModel, tmp_path: Path, held: threading.Event, ended: threading.Event
+) -> None:
+    def block(_report: Progress) -> None:
+        threading.Timer(0.1, held.set).start()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_beside(refused, tmp_path, block)
+    assert ended.is_set()
+
+
+def test_a_full_disk_is_told_as_such(prepared: PreparedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, _content: bytes) -> int:
+        raise OSError(ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*prepared\.onnx"):
+        run_beside(prepared, tmp_path, wrong_samples)
+
+
+def test_weights_in_files_are_saved_before_the_block(tmp_path: Path) -> None:
+    path, names = tmp_path / "m.onnx", list[str]()
+    onnx.save(models.conv_relu(), path, save_as_external_data=True, location="m.data", size_threshold=0)
+    run_beside(prepare_model(path), tmp_path, lambda _report: names.extend(names_in(tmp_path / "model")))
+    assert names == ["prepared.onnx", "prepared.onnx.data"]
