@@ -1,0 +1,384 @@
+"""A capture in small runs on several workers: the same files every time, the first error, nothing left behind, bounded memory."""
+
+import gc
+import math
+import os
+import re
+import sys
+import threading
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import models
+import naive
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import pytest
+from blocked_models import CASES, Case, Feed, Graph, chain, images
+from capture_twins import assert_activations_are, assert_tables_are, exposing, one_at_a_time, twins, wide
+
+import calibrant
+from calibrant.errors import ConfigError, DataError
+from calibrant.ingest.samples import Sample
+
+Array = npt.NDArray[Any]
+
+KEEPS = ("raw", "raw:2", "stats")
+
+
+@pytest.fixture(params=[1, 2, 5], ids=["1 core", "2 cores", "5 cores"])
+def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """So many cores, and threads that take turns as often as they can."""
+    return with_cores(monkeypatch, request.param)
+
+
+def with_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> int:
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(count)), raising=False)
+    return count
+
+
+@pytest.fixture(autouse=True)
+def _frequent_turns() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.fixture(autouse=True)
+def _threads_end() -> Iterator[None]:
+    """No thread outlives a capture, however it ends."""
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+def fragile() -> Graph:
+    """x [N,3,H,W] -> Conv 'c' of large weights -> Relu 'r' -> Conv 'd', which takes no image narrower than 3 -> Sigmoid 's'.
+
+    A value of 1e37 in x makes 'r' infinite; in 's' nothing is infinite ever.
+    """
+    g = Graph(x=["N", 3, "H", "W"])
+    g.conv("x", "c", (3, 16))
+    g.weights["w_c"] = np.abs(g.weights["w_c"]) * np.float32(100)
+    g.add("Relu", "c", "r")
+    g.conv("r", "d", (16, 24), pads=[0, 0, 0, 0])
+    g.add("Sigmoid", "d", "s")
+    g.look("s", 24)
+    return g
+
+
+def feeds_with(count: int = 9, **bad: Sequence[int]) -> list[Feed]:
+    """Images of which some are bad: overflow, nan, inf or narrow."""
+    feeds = images(count, 3, 5, 4)
+    for index in bad.get("overflow", ()):
+        feeds[index]["x"][0, 1, 2, 1] = 1e37
+    for index in bad.get("nan", ()):
+        feeds[index]["x"][0, 0, 0, 0] = np.nan
+    for index in bad.get("inf", ()):
+        feeds[index]["x"][0, 2, 4, :2] = np.inf
+    for index in bad.get("narrow", ()):
+        feeds[index] = {"x": feeds[index]["x"][..., :2]}
+    return feeds
+
+
+def files_of(folder: Path, *names: str) -> dict[str, bytes]:
+    """The bytes of every file below some folders."""
+    found = (path for name in names for path in sorted((folder / name).rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+# --- the same files ----------------------------------------------------------------------------------------------
+
+SAME = ("residuals in a row", "concatenated along channels", "images of many sizes", "a value that no sample changes")
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_captures_of_the_same_data_are_the_same_files(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = CASES[name]()
+    path, first = models.save(found.proto, tmp_path / "m.onnx"), dict[str, bytes]()
+    for number, count in enumerate((2, 2, 1, 5)):
+        with_cores(monkeypatch, count)
+        calibrant.capture(path, found.feeds, run=tmp_path / str(number), batch_size=2)
+        files = files_of(tmp_path / str(number), "tables", "captures", "model")
+        first = first or files
+        assert list(files) == list(first)
+        assert [one for one in files if files[one] != first[one]] == []
+
+
+def test_samples_of_uneven_size_stay_in_order(tmp_path: Path, cores: int) -> None:
+    """The first of each run takes far longer than the others, so that workers finish in another order than they began."""
+    feeds = [images(1, 3, *((17, 40) if i % 4 == 0 else (3, 3 + i % 2)), seed=i)[0] for i in range(24)]
+    found = Case(fragile().proto(), feeds, ("x", "r", "s"))
+    path = models.save(found.proto, tmp_path / "m.onnx")
+    run = calibrant.capture(path, iter(feeds), run=tmp_path / "run", batch_size=cores)
+    expected = twins(run.prepared_file, found.observed, feeds)
+    assert_tables_are(run.path, expected, range(len(feeds)))
+    assert_activations_are(run.path, expected, range(len(feeds)), None)
+    inputs = run.read("inputs")
+    assert inputs["sample"].to_list() == inputs["source"].str.extract(r"feed (\d+)").cast(int).to_list()
+    assert inputs["sample"].to_list() == list(range(len(feeds)))
+
+
+def test_two_captures_at_once(tmp_path: Path) -> None:
+    path = models.save(CASES["dense block"]().proto, tmp_path / "m.onnx")
+    feeds = [images(9, 3, 4, 4, seed=seed) for seed in range(2)]
+
+    def one(number: int) -> Path:
+        return calibrant.capture(path, feeds[number % 2], run=tmp_path / str(number), keep="stats", batch_size=2).path
+
+    alone = [files_of(one(number), "tables") for number in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        together = [files_of(folder, "tables") for folder in pool.map(one, range(2, 6))]
+    for number, files in enumerate(together):
+        assert [name for name in files if files[name] != alone[number % 2][name]] == []
+
+
+def capture_with_least_memory(path: Path, feeds: Sequence[Feed], folder: Path) -> calibrant.Run:
+    """Ask for the smallest figure that a refusal names; what the process takes already may grow between the two."""
+    memory = "2MB"
+    for _ in range(5):
+        try:
+            return calibrant.capture(path, feeds, run=folder, keep="raw:2", memory=memory)
+        except ConfigError as told:
+            memory = re.findall(r"smallest possible figure is (\d+ ?MB)", str(told))[0]
+    raise AssertionError(memory)
+
+
+def test_little_memory_parts_the_tensors_and_changes_nothing(tmp_path: Path) -> None:
+    g, last = Graph(x=["N", 3, 96, 96]), "x"
+    for i in range(6):
+        g.conv(last, f"c{i}", (3 if i == 0 else 24, 24), (1, 1))
+        last = g.add("Sigmoid", f"c{i}", f"s{i}")
+    g.look(last, 24)
+    found = Case(g.proto(), images(3, 3, 96, 96), ("x", *(f"s{i}" for i in range(6))))
+    path = models.save(found.proto, tmp_path / "m.onnx")
+    run = capture_with_least_memory(path, found.feeds, tmp_path / "run")
+    assert re.search(r" [2-9] groups of tensors", " ".join(run.read("events")["message"]))
+    expected = wide(twins(run.prepared_file, found.observed, found.feeds))
+    assert_tables_are(run.path, expected, range(3))
+    assert_activations_are(run.path, expected, range(3), 2)
+
+
+# --- the first error ---------------------------------------------------------------------------------------------
+
+
+def first_fault(proto: onnx.ModelProto, observed: Sequence[str], feeds: Sequence[Feed]) -> str:
+    """What has to be said: the first sample that has NaN or infinity, and the first of its tensors."""
+    arrays = one_at_a_time(proto, observed, feeds)
+    for sample in range(len(feeds)):
+        for name in observed:
+            found = naive.histogram(arrays[name][sample])
+            counts = [(found.n_nan, "NaN", "NaN"), (found.n_inf, "infinity", "infinities")]
+            told = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
+            if told:
+                node = "a model input" if name == "x" else f"node 'n_{name}'"
+                return f"tensor '{name}'.*{node}.*: {' and '.join(told)} in sample {sample} "
+    raise AssertionError
+
+
+BAD: dict[str, dict[str, Sequence[int]]] = {
+    "in the middle of the model": {"overflow": [4]},
+    "in the input": {"nan": [7]},
+    "the last sample": {"overflow": [8]},
+    "the first sample": {"inf": [0]},
+    "an early sample late in the model": {"overflow": [3], "nan": [4, 5], "inf": [6]},
+    "everywhere behind": {"nan": range(2, 9)},
+    "one early, all late": {"overflow": [5, 6, 7, 8], "nan": [7, 8]},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_the_first_bad_sample_and_tensor_are_named(name: str, tmp_path: Path, cores: int) -> None:
+    proto, feeds = fragile().proto(), feeds_with(**BAD[name])
+    path, told = models.save(proto, tmp_path / "m.onnx"), first_fault(proto, ("x", "r", "s"), feeds)
+    for keep, batch_size in zip((*KEEPS, "stats"), (8, 1, 3, 2), strict=True):
+        with pytest.raises(DataError, match=told):
+            calibrant.capture(path, feeds, run=tmp_path / "new/run", keep=keep, batch_size=batch_size)
+        assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"], cores
+
+
+def test_a_tensor_between_others_is_named(tmp_path: Path, cores: int) -> None:
+    """Many tensors behind the first bad one are bad as well, on branches that nothing orders."""
+    g = Graph(x=["N", 3, 4, 3])
+    for i, channels in enumerate((16, 24, 40, 8)):
+        g.conv("x", f"c{i}", (3, channels))
+        g.add("Exp", f"c{i}", f"e{i}")
+        g.look(f"e{i}", channels)
+    for i in range(4):
+        g.weights[f"w_c{i}"] *= np.float32(1 if i == 0 else 3)
+        g.weights[f"b_c{i}"] += np.float32(1)
+    feeds = images(7, 3, 4, 3)
+    feeds[4]["x"] += np.float32(5 * 17)
+    feeds[6]["x"] *= np.float32(1e4)
+    proto, observed = g.proto(), ("x", "e0", "e1", "e2", "e3")
+    path, told = models.save(proto, tmp_path / "m.onnx"), first_fault(proto, observed, feeds)
+    messages = set()
+    for batch_size in (1, 2, 4, 8) * 2:
+        with pytest.raises(DataError, match=told) as error:
+            calibrant.capture(path, feeds, run=tmp_path / "run", keep="stats", batch_size=batch_size)
+        messages.add(str(error.value))
+    assert len(messages) == 1, cores
+
+
+@pytest.mark.parametrize("narrow", [[0], [2, 7], [8], [3, 4, 5]])
+def test_the_first_sample_that_onnxruntime_refuses_is_named(narrow: list[int], tmp_path: Path, cores: int) -> None:
+    path = models.save(fragile().proto(), tmp_path / "m.onnx")
+    feeds = feeds_with(narrow=narrow, nan=[8] if narrow == [2, 7] else ())
+    for keep, batch_size in zip(KEEPS, (8, 2, 1), strict=True):
+        with pytest.raises(DataError, match=f"sample {narrow[0]} .*: onnxruntime cannot run the model on it"):
+            calibrant.capture(path, feeds, run=tmp_path / "run", keep=keep, batch_size=batch_size)
+        assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"], cores
+
+
+def test_a_capture_that_fails_leaves_the_run_that_stands(tmp_path: Path) -> None:
+    path = models.save(fragile().proto(), tmp_path / "m.onnx")
+    run = calibrant.capture(path, feeds_with(), run=tmp_path / "run")
+    before = files_of(run.path, ".")
+    for feeds in (feeds_with(overflow=[6]), feeds_with(narrow=[5])):
+        with pytest.raises(DataError):
+            calibrant.capture(path, feeds, run=tmp_path / "run", batch_size=2, restart=True)
+    assert files_of(run.path, ".") == before
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["m.onnx", "run"]
+
+
+# --- interrupts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+@pytest.mark.parametrize("at", [0, 1, 6, 11, 12])
+def test_progress_that_raises_leaves_nothing(at: int, error: type[BaseException], tmp_path: Path, cores: int) -> None:
+    path = models.save(chain(24, (5, 3)).proto, tmp_path / "m.onnx")
+
+    def stop(_: str, done: int, __: int) -> None:
+        if done >= at:
+            raise error
+
+    feeds = images(12, 3, 5, 3)
+    for keep in KEEPS:
+        with pytest.raises(error):
+            calibrant.capture(path, feeds, run=tmp_path / "a/run", keep=keep, batch_size=2, progress=stop)
+        assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"], cores
+    assert calibrant.capture(path, feeds, run=tmp_path / "a/run").info.samples == 12
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("at", [0, 1, 5, 11])
+def test_data_that_raises_leaves_nothing(at: int, error: type[BaseException], tmp_path: Path, cores: int) -> None:
+    path = models.save(chain(24, (5, 3)).proto, tmp_path / "m.onnx")
+
+    def feeds() -> Iterator[Feed]:
+        for i, feed in enumerate(images(12, 3, 5, 3)):
+            if i == at:
+                raise error
+            yield feed
+
+    for keep in KEEPS:
+        with pytest.raises((error, calibrant.CalibrantError)):
+            calibrant.capture(path, feeds(), run=tmp_path / "a/run", keep=keep, batch_size=2)
+        assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"], cores
+
+
+# --- progress ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["npz", "list", "iterator"])
+@pytest.mark.parametrize(("count", "batch_size"), [(1, 8), (5, 2), (17, 4), (9, 1)])
+def test_progress_rises_to_the_total(source: str, count: int, batch_size: int, tmp_path: Path, cores: int) -> None:
+    path, feeds = models.save(chain(16, (3, 3)).proto, tmp_path / "m.onnx"), images(count, 3, 3, 3)
+    np.savez(tmp_path / "x.npz", x=np.concatenate([feed["x"] for feed in feeds]))
+    data = {"npz": tmp_path / "x.npz", "list": feeds, "iterator": iter(feeds)}[source]
+    seen: list[tuple[str, int, int]] = []
+    callers = set()
+
+    def progress(*step: Any) -> None:
+        seen.append(step)
+        callers.add(threading.current_thread())
+
+    calibrant.capture(path, data, run=tmp_path / "run", keep="stats", batch_size=batch_size, progress=progress)
+    assert callers == {threading.main_thread()}, cores
+    done, totals = [step[1] for step in seen], {step[2] for step in seen}
+    assert {step[0] for step in seen} == {"capture"}
+    assert seen[0] == ("capture", 0, 0)
+    assert seen[-1] == ("capture", count, count)
+    assert done == sorted(done)
+    assert totals <= {0, count}  # 0 where it is not known yet
+    assert len(set(done)) > math.ceil(count / batch_size)  # told at least once a batch, and at the start
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
+
+def held_while_reading(count: int, folder: Path) -> tuple[int, int]:
+    """The most samples that were alive, and the most that were read and not yet done, while so many were read."""
+    path = models.save(chain(24, (9, 9)).proto, folder / "m.onnx")
+    done, alive, ahead = [0], [0], [0]
+
+    def feeds() -> Iterator[Feed]:
+        for i, feed in enumerate(images(count, 3, 9, 9)):
+            ahead[0] = max(ahead[0], i - done[0])
+            if i % 6 == 0:
+                alive[0] = max(alive[0], sum(type(one) is Sample for one in gc.get_objects()))
+            yield feed
+
+    def progress(_: str, samples: int, __: int) -> None:
+        done[0] = samples
+
+    calibrant.capture(path, feeds(), run=folder / "run", keep="stats", batch_size=4, progress=progress)
+    return alive[0], ahead[0]
+
+
+def test_few_samples_are_held(tmp_path: Path, cores: int) -> None:
+    """Two batches of 4, what ends the second, what workers are at, and the samples that are kept to verify with; of 96."""
+    alive, ahead = held_while_reading(96, tmp_path)
+    assert alive <= 4 * 4 + 4 + 2 * cores
+    assert ahead <= 4 * 4 + 2 * cores
+
+
+def test_the_peak_of_memory_does_not_grow(tmp_path: Path) -> None:
+    """Counted by allocation: forty more samples of 1.2 MB take less than sixteen of them."""
+    g = Graph(x=["N", 3, 64, 64])
+    g.conv("x", "c", (3, 32))
+    g.add("Relu", "c", "r")
+    g.conv("r", "d", (32, 32), (1, 1))
+    g.look("d", 32)
+    path, sample_bytes = models.save(g.proto(), tmp_path / "m.onnx"), (3 + 32 + 32) * 64 * 64 * 4
+
+    def peak(count: int) -> int:
+        feeds = ({"x": models.normal(1, 3, 64, 64, seed=i)} for i in range(count))
+        tracemalloc.start()
+        calibrant.capture(path, feeds, run=tmp_path / str(count), keep="stats", batch_size=2)
+        reached = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return reached
+
+    peak(4)  # what is loaded and compiled once
+    assert peak(48) - peak(8) < 16 * sample_bytes
+
+
+# --- what the expectations stand on ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["residuals in a row", "pools of 24 channels", "activations of 16 channels", "attention"]
+)
+def test_the_options_of_a_capture_are_all_optimizations_in_order(name: str) -> None:
+    """The plain session takes its options from the package; these give the same bits as onnxruntime's own level "all"."""
+    found = CASES[name]()
+    names = [one for one in found.observed if one not in found.feeds[0]]
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.intra_op_num_threads = 1
+    source = exposing(found.proto, names).SerializeToString()
+    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    expected = one_at_a_time(found.proto, names, found.feeds[:1])
+    for output, array in zip(names, session.run(names, dict(found.feeds[0])), strict=True):
+        assert array.tobytes() == expected[output][0].tobytes(), output
