@@ -79,12 +79,12 @@ class Graph:
         names = [self.constant(f"{key}_{name}", array) for key, array in parameters.items()]
         return self.add("BatchNormalization", [data, *names], name)
 
-    def proto(self, *outputs: str) -> onnx.ModelProto:
+    def proto(self, *outputs: str, opset: int = 17) -> onnx.ModelProto:
         inputs = [
             models.value(name, shape, self.types.get(name, TensorProto.FLOAT)) for name, shape in self.inputs.items()
         ]
         results = [self._output(name) for name in [*outputs, *self.outputs]]
-        return models.model(self.nodes, inputs, results, self.weights)
+        return models.model(self.nodes, inputs, results, self.weights, opset=opset)
 
     def _output(self, name: str) -> onnx.ValueInfoProto:
         """A value of a shape that nobody declares, unless it is an input as well."""
@@ -691,6 +691,62 @@ def _() -> Case:
     return Case(g.proto(), images(4, 36), ("image", "r"))
 
 
+@case("a batch changes last bits")
+def _() -> Case:
+    """A mean over the tokens of a convolution's output, which onnxruntime adds in another order where there is one sample."""
+    g = of_image(3, (7, 7))
+    g.conv("x", "c", (3, 48))
+    g.add("Relu", "c", "r")
+    g.look("r", 48)
+    g.add("Reshape", ["r", g.constant("tokens", [0, 48, 49])], "sequence")
+    g.add("Transpose", "sequence", "turned", perm=[0, 2, 1])
+    g.add("ReduceMean", "turned", "mean", axes=[1], keepdims=0)
+    g.gemm("mean", "y", (48, 3))
+    return Case(g.proto(), images(5, 3, 7, 7), ("x", "r", "mean"))
+
+
+@case("a branch that reads a blocked tensor")
+def _() -> Case:
+    """An If whose branches read the output of a convolution; what it gives is convolved on, and which it takes changes."""
+    g = of_image(3, (3, 3))
+    g.conv("x", "c", (3, 16))
+    g.add("Relu", "c", "r")
+    g.add("ReduceMean", "x", "level", keepdims=0)
+    g.add("Greater", ["level", g.constant("zero", 0.0, F32)], "is_high")
+    branches = [
+        onnx.helper.make_graph([models.node(op, ["r"], name, f"n_{name}")], name, [], [models.value(name, [None] * 4)])
+        for op, name in (("Sigmoid", "high"), ("Neg", "low"))
+    ]
+    g.add("If", "is_high", "chosen", then_branch=branches[0], else_branch=branches[1])
+    g.conv("chosen", "d", (16, 16))
+    g.look("d", 16)
+    g.look("r", 16)
+    return Case(g.proto(), images(6, 3, 3, 3), ("x", "r", "chosen", "d"))
+
+
+@case("samples without elements")
+def _() -> Case:
+    g = Graph(x=["N", "T", 4])
+    g.matmul("x", "m", (4, 6))
+    g.add("Relu", "m", "r")
+    g.matmul("r", "y", (6, 3))
+    return Case(g.proto(), [images(1, size, 4, seed=size)[0] for size in (3, 0, 2, 3)], ("x", "r"))
+
+
+@case("an old operator set")
+def _() -> Case:
+    """Clip and Pad with attributes, Upsample, BatchNormalization that a convolution takes in."""
+    g = of_image(3, (3, 2))
+    g.conv("x", "c", (3, 16))
+    g.batch_norm("c", "n", 16)
+    g.add("Clip", "n", "k", min=0.25, max=6.0)
+    g.conv("k", "d", (16, 24))
+    g.add("Upsample", ["d", g.constant("scales", [1, 1, 2, 2], F32)], "u", mode="nearest")
+    g.add("Pad", "u", "p", mode="constant", pads=[0, 0, 0, 1, 0, 0, 1, 0], value=0.5)
+    g.look("p", 24)
+    return Case(g.proto(opset=9), images(4, 3, 3, 2), ("x", "k", "p"))
+
+
 # --- names, inputs, outputs and types ----------------------------------------------------------------------------
 
 
@@ -725,6 +781,36 @@ def _() -> Case:
         g.add("Conv", [data, weight, bias], f"c{number}", pads=[1, 1, 1, 1])
     g.look("c2", 16)
     return Case(g.proto(), images(4, 16, 3, 3), ("x", "c0", "c1", "c2"))
+
+
+@case("names that look made")
+def _() -> Case:
+    """Values that are called as onnxruntime calls what it makes of them."""
+    g, last, observed = of_image(3, (4, 3)), "x", ["x"]
+    names = ["c", "c_nchwc", "c_blocked", "/a/b c", "reorder", "ReorderOutput", "c:0", "c_token_0"]
+    for i, name in enumerate(names):
+        g.conv(last, f"{name}.sum", (3 if i == 0 else 16, 16), (1, 1))
+        last = g.add("Tanh" if i % 2 else "Relu", f"{name}.sum", name)
+        observed.append(last)
+    g.nodes[0].name, g.nodes[2].name = "n_c_nchwc.sum_nchwc", "ReorderOutput"
+    g.look(last, 16)
+    return Case(g.proto("c_nchwc", "reorder"), images(3, 3, 4, 3), tuple(observed))
+
+
+@case("views of the input")
+def _() -> Case:
+    """The input, and values that onnxruntime may place where it lies: flat, of other axes, behind an Identity."""
+    g = of_image(16, (2, 3))
+    g.conv("x", "c", (16, 16))
+    g.add("Flatten", "x", "flat")
+    g.gemm("flat", "y", (96, 4))
+    g.add("Reshape", ["x", g.constant("shape", [0, 16, 1, 6])], "long")
+    g.look("long", 16)
+    g.add("Relu", "c", "r")
+    g.add("Reshape", ["r", g.constant("again", [0, 16, 3, 2])], "view")
+    g.look("view", 16)
+    g.look("r", 16)
+    return Case(g.proto(), images(5, 16, 2, 3), ("x", "flat", "long", "r", "view"))
 
 
 @case("two images")

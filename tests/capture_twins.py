@@ -4,6 +4,7 @@ A twin of a tensor holds its samples as onnxruntime gives them, one at a time, i
 those of `naive`. Nothing here calls what captures.
 """
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -28,8 +29,8 @@ COUNTS = ("n", "n_zero", "n_nan", "n_inf")
 
 
 def bits(value: float | None) -> int | None:
-    """The pattern of a float64, so that zeros of both signs differ."""
-    return None if value is None else int(struct.unpack("<Q", struct.pack("<d", value))[0])
+    """The pattern of a float64, so that zeros of both signs differ; nothing (None or NaN) equals nothing."""
+    return None if value is None or math.isnan(value) else int(struct.unpack("<Q", struct.pack("<d", value))[0])
 
 
 def all_bits(values: Sequence[float | None]) -> list[int | None]:
@@ -72,13 +73,19 @@ class TensorTwin:
 # --- the plain session -------------------------------------------------------------------------------------------
 
 
+def values_read(node: onnx.NodeProto) -> set[str]:
+    """The inputs of a node and of all nodes in its branches."""
+    branches = [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
+    return set(node.input).union(*(values_read(inner) for branch in branches for inner in branch.node))
+
+
 def exposing(prepared: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     """The prepared model with these outputs alone, and no node that they do not need."""
     wanted, kept = set(names), []
     for node in reversed(prepared.graph.node):
         if wanted & set(node.output):
             kept.append(node)
-            wanted |= set(node.input)
+            wanted |= values_read(node)
     copy = onnx.ModelProto()
     copy.CopyFrom(prepared)
     for values in (copy.graph.node, copy.graph.output, copy.graph.initializer):
@@ -117,10 +124,10 @@ def one_at_a_time(proto: onnx.ModelProto, names: Sequence[str], feeds: Sequence[
 
 
 def channel_axis_of(proto: onnx.ModelProto, name: str, rank: int) -> int:
-    """Axis 1 or the last, as the first layer that reads the tensor has it."""
+    """Axis 1 or the last, as the first layer that reads the tensor has it; 1 where none does."""
     layers = (*SECOND_AXIS, "Gemm", "MatMul")
-    first = next(node for node in proto.graph.node if node.op_type in layers and node.input[0] == name)
-    return 1 if first.op_type in SECOND_AXIS else rank - 1
+    readers = [node.op_type for node in proto.graph.node if node.op_type in layers and node.input[0] == name]
+    return rank - 1 if readers and readers[0] not in SECOND_AXIS else 1
 
 
 def twins(

@@ -176,7 +176,9 @@ def channel_sums(sample: np.ndarray, axis: int | None, power: int) -> list[float
     if axis is None:
         return [run_sum([value**power for value in sample.astype(F32).ravel().tolist()])]
     last = axis % sample.ndim
-    runs = sample.astype(F32).reshape(math.prod(sample.shape[:last]), sample.shape[last], -1)
+    runs = sample.astype(F32).reshape(
+        math.prod(sample.shape[:last]), sample.shape[last], math.prod(sample.shape[last + 1 :])
+    )
     return [
         ordered_sum([run_sum([value**power for value in runs[outer, channel].tolist()]) for outer in range(len(runs))])
         for channel in range(runs.shape[1])

@@ -126,6 +126,38 @@ def test_statistics_from_the_raw_files_are_the_same(tmp_path: Path) -> None:
             assert table(tmp_path / name / "run", one).equals(frame), one
 
 
+def test_weights_beside_the_model(tmp_path: Path) -> None:
+    found = CASES["dense block"]()  # another one, since saving moves its weights out
+    onnx.save(found.proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    run = calibrant.capture(tmp_path / "m.onnx", found.feeds, run=tmp_path / "run", keep="raw:2", batch_size=2)
+    expected = twins(run.prepared_file, found.observed, found.feeds)
+    assert_tables_are(run.path, expected, range(3))
+    assert_activations_are(run.path, expected, range(3), 2)
+
+
+def test_tensors_that_a_configuration_names(tmp_path: Path) -> None:
+    """Both operands of a sum that onnxruntime would compute inside a convolution, and what a pool reads."""
+    g = Graph(x=["N", 3, 5, 4])
+    g.conv("x", "c", (3, 24))
+    g.add("Relu", "c", "r")
+    g.conv("r", "d", (24, 24))
+    g.add("Add", ["d", "r"], "s")
+    g.add("Tanh", "s", "t")
+    g.add("MaxPool", "t", "m", kernel_shape=[2, 2])
+    feeds = images(5, 3, 5, 4)
+    path = models.save(g.proto("m"), tmp_path / "m.onnx")
+    named = [("n_s", 0), ("n_s", 1), ("n_m", 0)]
+    config = tmp_path / "quant.cfg"
+    lines = [f'tensor_quantize {{ layer_name: "{name}" input_index: {index} }}' for name, index in named]
+    config.write_text("\n".join(lines), encoding="utf-8")
+    run = calibrant.capture(path, feeds, run=tmp_path / "run", config=config, batch_size=2)
+    observed = ["x", "r", "d", "t"]
+    assert run.read("tensors")["tensor"].to_list() == observed
+    expected = twins(run.prepared_file, observed, feeds)
+    assert_tables_are(run.path, expected, range(5))
+    assert_activations_are(run.path, expected, range(5), None)
+
+
 # --- convolutions that nobody thought of -------------------------------------------------------------------------
 
 

@@ -128,6 +128,22 @@ def test_samples_of_uneven_size_stay_in_order(tmp_path: Path, cores: int) -> Non
     assert inputs["sample"].to_list() == list(range(len(feeds)))
 
 
+def test_a_caller_that_reuses_its_array(tmp_path: Path, cores: int) -> None:
+    found, buffer = chain(16, (4, 4), 17), np.empty((1, 3, 4, 4), np.float32)
+
+    def feeds() -> Iterator[Feed]:
+        for feed in found.feeds:
+            buffer[...] = feed["x"]
+            yield {"x": buffer}
+            buffer[...] = np.nan
+
+    path = models.save(found.proto, tmp_path / "m.onnx")
+    run = calibrant.capture(path, feeds(), run=tmp_path / "run", batch_size=cores)
+    expected = twins(run.prepared_file, found.observed, found.feeds)
+    assert_tables_are(run.path, expected, range(17))
+    assert_activations_are(run.path, expected, range(17), None)
+
+
 def test_two_captures_at_once(tmp_path: Path) -> None:
     path = models.save(CASES["dense block"]().proto, tmp_path / "m.onnx")
     feeds = [images(9, 3, 4, 4, seed=seed) for seed in range(2)]
