@@ -21,7 +21,7 @@ from capturing import assert_same_tables, capture, captured, feeds_of, keyed_sam
 from shared_material import needs_shared, shared_inputs, shared_model
 
 from calibrant.errors import ConfigError, DataError, EmptyDataError, ModelError, RunError
-from calibrant.ingest import writer
+from calibrant.ingest import capture_plan, writer
 from calibrant.ingest.capture import CaptureOptions, capture_activations
 from calibrant.ingest.data import open_data
 from calibrant.ingest.fold import TensorFold
@@ -223,8 +223,8 @@ def test_row_groups_fill_over_batches_and_split_when_large(tmp_path: Path, monke
             return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
 
     row = 3 * 8 * 8 * 4
-    assert groups(tmp_path / "a", 8 * row) == [8, 8, 4]
-    assert groups(tmp_path / "b", row // 2) == [2] * 10
+    assert groups(tmp_path / "a", 8 * row) == [11, 8, 1]  # three were tried alone, then come batches of four
+    assert groups(tmp_path / "b", row // 2) == [1] * 3 + [2] * 8 + [1]
     assert groups(tmp_path / "c", 100 * row) == [20]
 
 
@@ -433,10 +433,18 @@ def test_progress_counts_samples(tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     data = npz(tmp_path / "x.npz", x=images(5))
     capture(models.conv_relu(), data, tmp_path / "run", batch_size=2, progress=lambda *step: seen.append(step))
-    assert seen == [("capture", 2, 5), ("capture", 4, 5), ("capture", 5, 5)]
+    assert seen == [
+        ("capture", 1, 5),
+        ("capture", 2, 5),
+        ("capture", 3, 5),
+        ("capture", 5, 5),
+    ]  # three were tried alone
 
 
-def test_at_most_two_batches_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cores", [1, 2, 5])
+def test_threads_hold_what_they_run_and_one_batch_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
     read, folded, ahead = [0], [0], [0]
 
     def feeds() -> Iterator[dict[str, Array]]:
@@ -454,8 +462,9 @@ def test_at_most_two_batches_are_held(tmp_path: Path, monkeypatch: pytest.Monkey
         return frame
 
     monkeypatch.setattr(TensorFold, "fold", slow)
+    monkeypatch.setattr(capture_plan, "core_count", lambda: cores)
     capture(models.conv_relu(), feeds(), tmp_path, batch_size=4, keep="stats")
-    assert ahead[0] <= 2 * 4 + 1  # two batches, and the sample that tells where the second ends
+    assert ahead[0] <= (cores + 1) * 4 + 1  # and the sample that tells where the last batch ends
 
 
 # --- wrong values and failures ------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ import calibrant
 from calibrant.byte_sizes import bytes_text, parse_bytes
 from calibrant.errors import ConfigError, DataError
 from calibrant.ingest import capture_plan, memory_plan
-from calibrant.ingest.capture_plan import CaptureOptions
+from calibrant.ingest.capture_plan import CaptureOptions, plan_capture
 from calibrant.ingest.data import open_data
-from calibrant.ingest.memory_plan import MemoryNeed, least_plan, memory_need, plan_memory
+from calibrant.ingest.memory_plan import MemoryNeed, RunSize, least_plan, memory_need, plan_memory
 from calibrant.ingest.value_sizes import value_bytes
 from calibrant.stats.events import Event
 
@@ -104,16 +104,19 @@ def test_a_fixed_batch_is_divided_into_its_samples(tmp_path: Path) -> None:
 
 @pytest.fixture
 def round_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_plan, "HELD_BATCHES", 2.5)
+    monkeypatch.setattr(memory_plan, "HELD", 1.25)
 
 
-NEED = MemoryNeed(exposed={0: 60, 1: 20, 2: 20, 3: 50}, working=0, fixed=1000)  # bytes; 2.5 of each for every sample
+NEED = MemoryNeed(exposed={0: 60, 1: 20, 2: 20, 3: 50}, working=0, fixed=1000)  # bytes; 1.25 of each for every sample
 
 
-def planned(limit: int, sizes: list[int], *, is_grouped: bool = True) -> tuple[int, list[list[int]], int] | None:
-    tensors = prepare_tensors()
-    found = plan_memory(NEED, tensors, sizes, 0, limit, is_grouped=is_grouped)
-    return found and (found.batch_size, [[t.tensor_id for t in group] for group in found.groups], found.estimate)
+def planned(
+    limit: int, most: RunSize, *, is_grouped: bool = True, is_fixed: bool = False
+) -> tuple[tuple[int, int], list[list[int]], int] | None:
+    sizes = list(most.smaller(is_fixed=is_fixed))
+    found = plan_memory(NEED, prepare_tensors(), sizes, 0, limit, is_grouped=is_grouped)
+    groups = [[t.tensor_id for t in group] for group in found.groups] if found else []
+    return found and ((found.size.at_once, found.size.threads), groups, found.estimate)
 
 
 def prepare_tensors() -> list[Any]:
@@ -123,27 +126,61 @@ def prepare_tensors() -> list[Any]:
 
 
 @pytest.mark.usefixtures("round_figures")
-def test_the_batch_shrinks_before_tensors_are_parted() -> None:
-    assert planned(4000, [8, 4, 2, 1]) == (8, [[0, 1, 2, 3]], 1000 + 150 * 20)
-    assert planned(3999, [8, 4, 2, 1]) == (4, [[0, 1, 2, 3]], 1000 + 150 * 10)
-    assert planned(1374, [8, 4, 2, 1]) == (1, [[0, 1, 2], [3]], 1000 + 250)
-    assert planned(1200, [8, 4, 2, 1]) == (1, [[0, 1], [2, 3]], 1000 + 200)
-    assert planned(1199, [8, 4, 2, 1]) == (1, [[0], [1, 2], [3]], 1000 + 150)
-    assert planned(1149, [8, 4, 2, 1]) is None
+def test_samples_at_once_and_threads_shrink_before_tensors_are_parted() -> None:
+    most = RunSize(4, 2)
+    assert planned(2500, most) == ((4, 2), [[0, 1, 2, 3]], 1000 + 1500)  # 8 samples of 150 bytes, 1.25 times
+    assert planned(2499, most) == ((2, 2), [[0, 1, 2, 3]], 1000 + 750)
+    assert planned(1374, most) == ((1, 1), [[0, 1, 2, 3]], 1000 + 188)
+    assert planned(1187, most) == ((1, 1), [[0, 1, 2], [3]], 1000 + 125)
+    assert planned(1100, most) == ((1, 1), [[0, 1], [2, 3]], 1000 + 100)
+    assert planned(1099, most) == ((1, 1), [[0], [1, 2], [3]], 1000 + 75)
+    assert planned(1074, most) is None
 
 
 @pytest.mark.usefixtures("round_figures")
-def test_a_batch_that_somebody_chose_stays() -> None:
-    assert planned(2999, [8]) == (8, [[0, 1], [2, 3]], 1000 + 1600)
-    assert planned(2199, [8]) is None
+def test_a_batch_that_the_model_fixes_stays() -> None:
+    assert planned(2499, RunSize(8, 1), is_fixed=True) == ((8, 1), [[0, 1, 2], [3]], 1000 + 1000)
+    assert planned(1599, RunSize(8, 1), is_fixed=True) is None
 
 
 @pytest.mark.usefixtures("round_figures")
 def test_data_that_is_read_once_is_not_parted() -> None:
-    assert planned(1374, [8, 4, 2, 1], is_grouped=False) is None
-    least = least_plan(NEED, prepare_tensors(), 1, 0, is_grouped=False)
-    assert (least.estimate, len(least.groups)) == (1375, 1)
-    assert least_plan(NEED, prepare_tensors(), 1, 0, is_grouped=True).estimate == 1150
+    assert planned(1187, RunSize(8, 1), is_grouped=False) is None
+    least = least_plan(NEED, prepare_tensors(), RunSize(1, 1), 0, is_grouped=False)
+    assert (least.estimate, len(least.groups)) == (1188, 1)
+    assert least_plan(NEED, prepare_tensors(), RunSize(1, 1), 0, is_grouped=True).estimate == 1075
+
+
+@pytest.mark.parametrize(
+    ("cores", "samples", "expected"),
+    [
+        (1, 4, (8, 1, 1)),
+        (2, 4, (8, 2, 1)),
+        (2, 1, (8, 1, 2)),  # one sample: both cores share its run
+        (64, 100, (8, 8, 8)),
+    ],
+)
+def test_threads_follow_the_cores_and_the_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, samples: int, expected: tuple[int, int, int]
+) -> None:
+    monkeypatch.setattr(capture_plan, "core_count", lambda: cores)
+    prepared = prepare(models.conv_relu(), tmp_path)
+    data = tmp_path / "x.npz"
+    np.savez(data, x=images(samples))
+    plan = plan_capture(prepared, open_data(data, prepared.inputs), CaptureOptions(), lambda _: None)
+    assert (plan.memory.size.at_once, plan.memory.size.threads, plan.run_threads) == expected
+
+
+def test_large_samples_run_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = prepare(models.conv_relu(), tmp_path)
+    monkeypatch.setattr(
+        capture_plan, "AT_ONCE", 3 * 3 * 8 * 8 * 4
+    )  # three samples of the input, which alone is captured
+    source = open_data([{"x": images(9)}], prepared.inputs)
+    assert plan_capture(prepared, source, CaptureOptions(), lambda _: None).memory.size.at_once == 3
+    assert plan_capture(prepared, source, CaptureOptions(batch_size=2), lambda _: None).memory.size.at_once == 2
+    monkeypatch.setattr(capture_plan, "AT_ONCE", 1)
+    assert plan_capture(prepared, source, CaptureOptions(), lambda _: None).memory.size.at_once == 1
 
 
 # --- groups change nothing ---------------------------------------------------------------------------------------
@@ -241,8 +278,9 @@ def test_too_little_is_refused_with_the_least_that_serves(tmp_path: Path) -> Non
         calibrant.capture(path, iter(data), run=tmp_path / "r", memory="9MB", keep="stats")
 
 
-def test_the_estimate_is_told_before_the_model_runs(tmp_path: Path) -> None:
+def test_the_estimate_is_told_before_the_model_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, told = tmp_path / "m.onnx", []
+    monkeypatch.setattr(capture_plan, "core_count", lambda: 2)
     path.write_bytes(models.depthwise(3).SerializeToString())
 
     def stop(event: Event) -> None:
@@ -253,7 +291,7 @@ def test_the_estimate_is_told_before_the_model_runs(tmp_path: Path) -> None:
         calibrant.capture(path, [{"x": images(2)}], run=tmp_path / "r", memory="20GB", notice=stop)
     (message,) = told
     assert message.startswith("--memory 20.0 GB: the capture is estimated to take ")
-    assert message.endswith(" at its peak: batches of 8, one pass")
+    assert message.endswith(" at its peak: 8 samples at once on each of 2 threads, one pass")
     run = calibrant.capture(path, [{"x": images(2)}], run=tmp_path / "r", memory="20GB")
     assert run.read("events")["message"].to_list()[0].startswith("--memory 20.0 GB: the capture is estimated")
 
@@ -263,28 +301,23 @@ def test_a_run_that_took_more_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
     result = capture(models.depthwise(3), [{"x": images(2)}], tmp_path, memory=20 * 10**9)
     (warning,) = [event for event in result.events if event.severity == "warn"]
     assert warning.message.startswith(
-        "--memory 20.0 GB: the process has taken 21.0 GB at its peak; give a smaller --batch"
+        "--memory 20.0 GB: the process has taken 21.0 GB at its peak; give a smaller figure"
     )
 
 
 def test_a_machine_with_little_left_is_told_and_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture_plan, "available_bytes", lambda: 0)
     result = capture(tower(3), [{"x": images(3, 3, SIDE, SIDE)}], tmp_path / "few", keep="stats")
-    assert result.batch_size == 1
-    assert "the machine has too little memory left for batches of 8" in result.events[0].message
+    text = "the machine has too little memory left to expose all tensors: 1 sample at once on one thread, 3 groups of tensors"
+    assert text in result.events[0].message
     monkeypatch.undo()
     capture(tower(3), [{"x": images(3, 3, SIDE, SIDE)}], tmp_path / "all", keep="stats")
     assert_same_tables(tmp_path / "few", tmp_path / "all")
 
 
-def test_options_of_batch_num_keep_their_batch() -> None:
-    prepared_inputs: list[Any] = []
-    assert capture_plan._sizes(prepared_inputs, CaptureOptions(batch_num=2), 8) == [8]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks are read as Linux counts them")
 def test_a_run_stays_under_its_limit(tmp_path: Path) -> None:
-    """84 MB of activations a sample: two batches of 8 would take more than 1 GB beyond what the libraries take."""
+    """84 MB of activations a sample: the probe of three would take more than 500 MB beyond what the libraries take."""
     path, data, limit = tmp_path / "m.onnx", tmp_path / "x.npz", 900 * MB
     path.write_bytes(tower(40, 256).SerializeToString())
     np.savez(data, x=images(16, 3, 256, 256))

@@ -105,10 +105,11 @@ def _joined(values: list[Array], axis: int | None) -> Array:
     return values[0] if axis is None or len(values) == 1 else np.concatenate(values, axis=axis)
 
 
-def make_batches(samples: Iterable[Sample], inputs: Sequence[ModelInput], size: int) -> Iterator[Batch]:
-    """Yield batches of at most `size` neighbours that can be joined, in order."""
+def make_batches(
+    samples: Iterable[Sample], inputs: Sequence[ModelInput], size: int, *, first: int = 0
+) -> Iterator[Batch]:
+    """Yield batches of at most `size` neighbours that can be joined, in order, numbered from `first` on."""
     held: list[Sample] = []
-    first = 0
     for sample in samples:
         if held and (len(held) == size or not can_join(held[0], sample, inputs)):
             yield Batch(first, tuple(held))

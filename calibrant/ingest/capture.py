@@ -25,7 +25,7 @@ from calibrant.ingest.recorder import Recorder
 from calibrant.ingest.verify_inputs import save_verify_inputs
 from calibrant.ingest.writer import writing
 from calibrant.stats.events import Event, Notice, Progress, no_notice
-from calibrant.stats.keep import KEEP_ALL, Keep
+from calibrant.stats.keep import Keep
 from calibrant.stats.run import prepared_file
 from calibrant.stats.tables import layers_frame
 
@@ -42,7 +42,7 @@ class CaptureResult:
         one_by_one: whether samples ran one at a time because the bits depend on the batch.
         data_fingerprint: hash of the sorted sample keys.
         events: decisions and warnings.
-        seconds: part of the work -> how long it took; ``capture.fold`` sums over threads.
+        seconds: part of the work -> how long it took; ``capture.inference`` and ``capture.fold`` are sums over threads.
         input_shapes: captured tensor -> its largest shape for one sample.
     """
 
@@ -90,14 +90,16 @@ def capture_activations(
         ModelError: onnxruntime cannot load the model.
     """
     clock = Clock()
-    with ExposedModel(prepared_file(folder), prepared.tensors) as model:
-        plan = plan_capture(prepared, source, options, notice)
+    plan = plan_capture(prepared, source, options, notice)
+    with ExposedModel(prepared_file(folder), prepared.tensors, threads=plan.run_threads) as model:
         passes = ExposedPasses(model, prepared, plan, clock)
         probed = passes.probe()
-        keep = _effective(options.keep, plan.count)
+        keep = plan.keep
         with (
             _chosen(keep, folder) as chosen,
-            Recorder(folder, prepared.tensors, probed.layouts, keep_raw=keep.has_all) as recorder,
+            Recorder(
+                folder, prepared.tensors, probed.layouts, keep_raw=keep.has_all, threads=plan.memory.size.threads
+            ) as recorder,
         ):
             seen = SamplesSeen(chosen)
             guard = DiskGuard(folder, keep, plan.count) if keep.has_raw else None
@@ -116,13 +118,9 @@ def capture_activations(
         *_kept_events(options.keep, count),
         *memory_events(options.memory),
     ]
-    seconds = {**clock.seconds, "capture.fold": recorder.seconds}
-    return CaptureResult(count, plan.batch_size, passes.one_by_one, seen.fingerprint(), tuple(events), seconds, shapes)
-
-
-def _effective(keep: Keep, count: int | None) -> Keep:
-    """Return what has to be done: of N samples at most, the N of least key are all."""
-    return KEEP_ALL if keep.is_part and count is not None and count <= (keep.samples or 0) else keep
+    return CaptureResult(
+        count, plan.batch_size, passes.one_by_one, seen.fingerprint(), tuple(events), clock.seconds, shapes
+    )
 
 
 @contextmanager

@@ -2,21 +2,27 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from threading import Lock
 
 import polars as pl
 
-from calibrant.ingest.batches import Batch
+from calibrant.ingest.batches import Batch, make_batches
 from calibrant.ingest.chosen import ChosenSamples
-from calibrant.ingest.recorder import InFlight, Recorder
+from calibrant.ingest.model import ModelInput
+from calibrant.ingest.opening import Opened
+from calibrant.ingest.recorder import Recorder
 from calibrant.ingest.runner import BatchRunner, Rows
-from calibrant.ingest.samples import fingerprint_of_keys
+from calibrant.ingest.samples import Array, fingerprint_of_keys
 from calibrant.ingest.verify_inputs import VerifyInputs
+from calibrant.ingest.workers import Turn, Workers
 from calibrant.ingest.writer import check_disk
 from calibrant.stats.events import Progress
 from calibrant.stats.keep import Keep
+from calibrant.stats.sample_rows import SampleRows
 from calibrant.stats.tables import SCHEMAS
 
 
@@ -24,11 +30,12 @@ class Clock:
     """Seconds by part of the work.
 
     Attributes:
-        seconds: ``capture.<part>`` -> how long it took.
+        seconds: ``capture.<part>`` -> how long it took, summed over threads.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self._lock = Lock()
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
@@ -37,8 +44,9 @@ class Clock:
         try:
             yield
         finally:
-            name = f"capture.{part}"
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+            name, taken = f"capture.{part}", time.perf_counter() - started
+            with self._lock:
+                self.seconds[name] = self.seconds.get(name, 0.0) + taken
 
 
 @dataclass
@@ -107,48 +115,79 @@ def stored_bytes(rows: Mapping[int, Sequence[Rows]]) -> int:
     return sum(part.values.nbytes for parts in rows.values() for part in parts if part.samples[0] >= 0)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A batch to record.
+
+    Attributes:
+        batch: the batch.
+        arrays: what the session gave for it, where it ran before.
+    """
+
+    batch: Batch
+    arrays: list[Array] | None = None
+
+
+def tasks_of(opened: Opened, inputs: Sequence[ModelInput], size: int) -> Iterator[Task]:
+    """Yield the batches of a stream; the samples that were tried alone need not run again.
+
+    Args:
+        opened: the stream.
+        inputs: of the model.
+        size: samples that run at once.
+    """
+    alone = opened.found.alone
+    for number, (sample, arrays) in enumerate(zip(opened.tried, alone, strict=False)):
+        yield Task(Batch(number, (sample,)), arrays)
+    rest = islice(opened.samples, len(alone), None)
+    yield from map(Task, make_batches(rest, inputs, size, first=len(alone)))
+
+
 class CapturePass:
-    """Runs the batches of one pass.
+    """Runs the batches of one pass on threads, each of which records what it ran.
 
     Args:
         runner: runs a batch.
         recorder: folds and writes what comes out.
         seen: notes the samples.
         guard: looks at the disk where activations are kept, else None.
+        threads: how many.
         clock: of the capture.
     """
 
     def __init__(
-        self, runner: BatchRunner, recorder: Recorder, seen: SamplesSeen, guard: DiskGuard | None, clock: Clock
+        self,
+        runner: BatchRunner,
+        recorder: Recorder,
+        seen: SamplesSeen,
+        guard: DiskGuard | None,
+        threads: int,
+        clock: Clock,
     ) -> None:
         self._runner = runner
         self._recorder = recorder
         self._seen = seen
         self._guard = guard
+        self._threads = threads
         self._clock = clock
+        self._stored = 0
 
-    def run(self, batches: Iterator[Batch], count: int | None, progress: Progress) -> None:
-        """Run all batches, folding each beside the inference of the next.
+    def run(self, tasks: Iterator[Task], count: int | None, progress: Progress) -> None:
+        """Run all batches.
 
         Args:
-            batches: at least one.
+            tasks: at least one.
             count: how many samples there will be, or None.
             progress: called after each batch.
         """
-        flight: InFlight | None = None
-        stored = 0
-        for batch in self._read(batches):
-            with self._clock("inference"):
-                rows = self._runner.rows_by_tensor(batch)
-            stored += stored_bytes(rows)
-            if self._guard is not None and (batch.first == 0 or (count is None and self._guard.keep.has_all)):
-                self._guard.look(stored, batch.numbers[-1] + 1)
-            self._finish(flight)
-            flight = self._recorder.start(batch, rows)
-            del rows  # each tensor goes once it is folded, and its memory serves the batch that runs meanwhile
-            self._seen.see(batch)
-            progress("capture", batch.numbers[-1] + 1, count or 0)
-        self._finish(flight)
+        workers: Workers[Task, list[SampleRows]] = Workers(
+            self._threads, lambda task, turn: self._work(task, turn, count)
+        )
+        with closing(workers.results(self._read(tasks))) as results:
+            for task, folded in results:
+                self._recorder.finish(task.batch, folded)
+                self._seen.see(task.batch)
+                progress("capture", task.batch.numbers[-1] + 1, count or 0)
         if count is None:
             progress("capture", len(self._seen.rows), len(self._seen.rows))
 
@@ -158,15 +197,35 @@ class CapturePass:
             with self._clock("kept"):
                 self._recorder.write(self._runner.rows_by_tensor(batch))
 
-    def _read(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _read(self, tasks: Iterator[Task]) -> Iterator[Task]:
         while True:
             with self._clock("read"):
-                batch = next(batches, None)
-            if batch is None:
+                task = next(tasks, None)
+            if task is None:
                 return
-            yield batch
+            if task.arrays is None:
+                self._runner.claim(task.batch)
+            yield task
 
-    def _finish(self, flight: InFlight | None) -> None:
-        if flight is not None:
-            with self._clock("wait"):
-                self._recorder.finish(flight)
+    def _work(self, task: Task, turn: Turn, count: int | None) -> list[SampleRows]:
+        with self._clock("inference"):
+            rows = self._rows(task)
+        if self._guard is not None:
+            self._look(self._guard, task.batch, rows, turn, count)
+        with self._clock("fold"):
+            return self._recorder.record(rows)
+
+    def _look(
+        self, guard: DiskGuard, batch: Batch, rows: Mapping[int, Sequence[Rows]], turn: Turn, count: int | None
+    ) -> None:
+        if guard.keep.has_all:
+            turn.wait()  # rows are written in order
+            self._stored += stored_bytes(rows)
+        if batch.first == 0 or (count is None and guard.keep.has_all):
+            guard.look(self._stored or stored_bytes(rows), batch.numbers[-1] + 1)
+
+    def _rows(self, task: Task) -> dict[int, list[Rows]]:
+        if task.arrays is None:
+            return self._runner.rows_by_tensor(task.batch)
+        arrays, task.arrays[:] = list(task.arrays), []
+        return self._runner.rows_of(task.batch, arrays)

@@ -1,21 +1,34 @@
-"""What a capture will do, decided before the model runs: which samples, in what batches, which tensors at once."""
+"""What a capture will do, decided before the model runs: which samples, how many at once, on which threads, which tensors at once."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import Final
 
 from calibrant.byte_sizes import bytes_text
 from calibrant.errors import ConfigError
 from calibrant.ingest.batches import Limit, LimitedSamples, fixed_batch, resolve_batch_size
+from calibrant.ingest.cores import core_count
 from calibrant.ingest.data import DataSource
-from calibrant.ingest.memory_plan import MemoryPlan, least_plan, memory_need, plan_memory, refusal
-from calibrant.ingest.model import CapturedTensor, ModelInput, PreparedModel
+from calibrant.ingest.memory_plan import (
+    MemoryNeed,
+    MemoryPlan,
+    RunSize,
+    least_plan,
+    memory_need,
+    plan_memory,
+    refusal,
+    size_text,
+)
+from calibrant.ingest.model import CapturedTensor, PreparedModel
 from calibrant.ingest.process_memory import available_bytes, peak_bytes, resident_bytes
 from calibrant.ingest.sample_axis import PROBE_SAMPLES
 from calibrant.ingest.samples import Sample
 from calibrant.stats.events import Event, Notice
 from calibrant.stats.keep import KEEP_ALL, Keep
 
+AT_ONCE: Final = 48 << 20  # bytes of exposed tensors that a thread runs at once (measured: docs/performance.md)
+MOST_THREADS: Final = 8  # that run samples; the cores beyond share each run
 _SPARED = 0.9  # of what the machine has left, where no limit was given
 
 
@@ -24,7 +37,7 @@ class CaptureOptions:
     """What a capture is asked for.
 
     Attributes:
-        batch_size: samples a batch; None for the model's fixed batch, else 8 or what the memory allows.
+        batch_size: samples a batch, which batch_num counts; None for the model's fixed batch, else 8.
         keep: which activations are written beside the statistics.
         batch_num: use the first batch_num * batch_size samples; None for all.
         memory: bytes that the process may take; None for what the machine has left.
@@ -48,8 +61,10 @@ class CapturePlan:
     """What a capture will do.
 
     Attributes:
-        batch_size: samples a batch.
-        groups: the tensors that each pass exposes.
+        batch_size: samples a batch, as batch_num counts them.
+        memory: what runs at the same time, and the tensors that each pass exposes.
+        run_threads: how many share one run of the model.
+        keep: which activations are written; all, where a part of them is no less.
         limited: the samples of the first pass; their events are complete when they were read.
         stream: the same samples, the first of which was looked at.
         source: for further passes.
@@ -58,12 +73,19 @@ class CapturePlan:
     """
 
     batch_size: int
-    groups: tuple[tuple[CapturedTensor, ...], ...]
+    memory: MemoryPlan
+    run_threads: int
+    keep: Keep
     limited: LimitedSamples
     stream: Iterator[Sample]
     source: DataSource
     limit: Limit | None
     decisions: tuple[Event, ...]
+
+    @property
+    def groups(self) -> tuple[tuple[CapturedTensor, ...], ...]:
+        """The tensors that each pass exposes."""
+        return self.memory.groups
 
     @property
     def count(self) -> int | None:
@@ -98,29 +120,43 @@ def plan_capture(prepared: PreparedModel, source: DataSource, options: CaptureOp
     limited = LimitedSamples(source, limit)
     stream = iter(limited)
     first = next(stream)
-    found = _plan_of_memory(prepared, source, options, first, size)
-    decisions = tuple(_decisions(found, options, size))
+    threads, run_threads = _threads(limited.count, size if fixed_batch(prepared.inputs) else 1)
+    found = _plan_of_memory(prepared, source, options, first, RunSize(size, threads))
+    decisions = tuple(_decisions(found, options))
     if options.memory is not None:
         notice(decisions[0])
-    return CapturePlan(found.batch_size, found.groups, limited, chain([first], stream), source, limit, decisions)
+    keep = _effective(options.keep, limited.count)
+    samples = chain([first], stream)
+    return CapturePlan(size, found, run_threads, keep, limited, samples, source, limit, decisions)
 
 
-def _sizes(inputs: Sequence[ModelInput], options: CaptureOptions, size: int) -> list[int]:
-    """Return the batch sizes to choose from: halves where nobody fixed one, not even by a number of batches."""
-    if options.batch_size is not None or options.batch_num is not None or fixed_batch(inputs) is not None:
-        return [size]
-    return [size >> shift for shift in range(size.bit_length())]
+def _effective(keep: Keep, count: int | None) -> Keep:
+    """Return what has to be done: of N samples at most, the N of least key are all."""
+    return KEEP_ALL if keep.is_part and count is not None and count <= (keep.samples or 0) else keep
+
+
+def _threads(count: int | None, step: int) -> tuple[int, int]:
+    """Return how many threads run samples, and how many share a run.
+
+    Memory and batch size have no say in the latter, on which last bits may depend (decision 0004).
+    """
+    cores = core_count()
+    runs = MOST_THREADS if count is None else max(1, -(-count // step))
+    threads = min(cores, MOST_THREADS, runs)
+    return threads, max(1, cores // threads)
 
 
 def _plan_of_memory(
-    prepared: PreparedModel, source: DataSource, options: CaptureOptions, first: Sample, size: int
+    prepared: PreparedModel, source: DataSource, options: CaptureOptions, first: Sample, most: RunSize
 ) -> MemoryPlan:
     fixed, resident = fixed_batch(prepared.inputs), resident_bytes()
     need = memory_need(prepared, first, fixed or 1, resident, verifies=options.verifies)
-    probed, sizes, is_grouped = fixed or PROBE_SAMPLES, _sizes(prepared.inputs, options, size), not source.read_once
+    probed, is_grouped = fixed or PROBE_SAMPLES, not source.read_once
+    usual = _usual(need, most, fixed)
     limit = options.memory if options.memory is not None else _machine_limit(resident)
     if limit is None:
-        return MemoryPlan(size, (prepared.tensors,), need.of(prepared.tensors, size, probed))
+        return MemoryPlan(usual, (prepared.tensors,), need.of(prepared.tensors, usual, probed))
+    sizes = list(usual.smaller(is_fixed=fixed is not None))
     found = plan_memory(need, prepared.tensors, sizes, probed, limit, is_grouped=is_grouped)
     if found is not None:
         return found
@@ -130,23 +166,31 @@ def _plan_of_memory(
     return least
 
 
+def _usual(need: MemoryNeed, most: RunSize, fixed: int | None) -> RunSize:
+    """Return what runs at the same time where memory is no matter: as many samples as the caches have any use for."""
+    if fixed is not None:
+        return most
+    fitting = AT_ONCE // max(1, sum(need.exposed.values()))
+    return RunSize(max(1, min(most.at_once, fitting)), most.threads)
+
+
 def _machine_limit(resident: int) -> int | None:
     available = available_bytes()
     return None if available is None else int(_SPARED * (available + resident))
 
 
-def _decisions(found: MemoryPlan, options: CaptureOptions, size: int) -> Iterator[Event]:
+def _decisions(found: MemoryPlan, options: CaptureOptions) -> Iterator[Event]:
     passes = (
         f"{len(found.groups)} groups of tensors, each a pass over the data" if len(found.groups) > 1 else "one pass"
     )
-    shape = f"batches of {found.batch_size}, {passes}"
+    shape = f"{size_text(found.size)}, {passes}"
     if options.memory is not None:
         limit = bytes_text(options.memory)
         what = "run" if options.verifies else "capture"
         text = f"--memory {limit}: the {what} is estimated to take {bytes_text(found.estimate)} at its peak: {shape}"
         yield Event("capture", "info", text)
-    elif len(found.groups) > 1 or found.batch_size != size:
-        text = f"the machine has too little memory left for batches of {size} with all tensors exposed: {shape}"
+    elif len(found.groups) > 1:
+        text = f"the machine has too little memory left to expose all tensors: {shape}"
         yield Event("capture", "info", text)
 
 
@@ -156,6 +200,6 @@ def memory_events(limit: int | None) -> Iterator[Event]:
     if limit is not None and peak > limit:
         text = (
             f"--memory {bytes_text(limit)}: the process has taken {bytes_text(peak)} at its peak; "
-            "give a smaller --batch-size, or a smaller figure, from which it is planned"
+            "give a smaller figure, from which it is planned"
         )
         yield Event("capture", "warn", text)

@@ -1,14 +1,15 @@
 """The passes of a capture: one where all tensors are exposed at once, else one for each group of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from calibrant.errors import DataError
-from calibrant.ingest.batches import make_batches
-from calibrant.ingest.capture_pass import CapturePass, Clock, DiskGuard, SamplesSeen
+from calibrant.ingest.batches import fixed_batch, join
+from calibrant.ingest.capture_pass import CapturePass, Clock, DiskGuard, SamplesSeen, tasks_of
 from calibrant.ingest.capture_plan import CapturePlan
-from calibrant.ingest.exposing import ExposedModel
-from calibrant.ingest.model import PreparedModel
+from calibrant.ingest.exposing import ExposedModel, Session
+from calibrant.ingest.model import CapturedTensor, PreparedModel
 from calibrant.ingest.opening import Opened, open_runner
 from calibrant.ingest.recorder import Recorder
 from calibrant.ingest.runner import BatchRunner
@@ -54,9 +55,8 @@ class ExposedPasses:
             self._only = self._open(0, self._plan.stream)
             self._probes = [self._only.found]
         else:
-            self._probes = [
-                self._open(group, self._plan.samples_again()).found for group in range(len(self._plan.groups))
-            ]
+            found = (self._open(group, self._plan.samples_again()).found for group in range(len(self._plan.groups)))
+            self._probes = [replace(one, alone=()) for one in found]  # what a pass holds is what was planned
         self.one_by_one = any(found.one_by_one for found in self._probes)
         self.events += [event for found in self._probes for event in found.events]
         layouts = tuple(layout for found in self._probes for layout in found.layouts)
@@ -64,10 +64,20 @@ class ExposedPasses:
 
     def _open(self, group: int, samples: Iterable[Sample]) -> Opened:
         tensors = self._plan.groups[group]
-        with self._clock("session"):
-            session = self._model.session(tensors)
+        session, stream = self._session(tensors, iter(samples))
         with self._clock("probe"):
-            return open_runner(session, iter(samples), replace(self._prepared, tensors=tensors))
+            return open_runner(session, stream, replace(self._prepared, tensors=tensors))
+
+    def _session(
+        self, tensors: Sequence[CapturedTensor], samples: Iterator[Sample]
+    ) -> tuple[Session, Iterator[Sample]]:
+        with self._clock("session"):
+            if self._plan.keep.has_all:
+                return self._model.session(tensors), samples
+            first = next(samples)
+            inputs = self._prepared.inputs
+            session = self._model.fast_session(tensors, join([first], inputs, fixed_batch(inputs)))
+            return session, chain([first], samples)
 
     def run(self, recorder: Recorder, seen: SamplesSeen, guard: DiskGuard | None, progress: Progress) -> None:
         """Run all passes; the first notes the samples.
@@ -77,28 +87,27 @@ class ExposedPasses:
             RunError: the activations would fill the disk.
         """
         for group in range(len(self._plan.groups)):
-            runner, samples = self._runner(group)
+            opened = self._opened(group)
             noted = seen if group == 0 else SamplesSeen()
-            one = CapturePass(runner, recorder, noted, guard, self._clock)
-            batches = make_batches(samples, self._prepared.inputs, self._plan.batch_size)
-            one.run(batches, self._plan.count, self._progress(group, progress))
+            one = CapturePass(opened.runner, recorder, noted, guard, self._plan.memory.size.threads, self._clock)
+            tasks = tasks_of(opened, self._prepared.inputs, self._plan.memory.size.at_once)
+            one.run(tasks, self._plan.count, self._progress(group, progress))
             if seen.chosen is not None:
                 one.keep(seen.chosen.batches())
             self._require_equal(seen, noted)
-            self.events += runner.events
-            self.one_by_one |= runner.one_by_one
+            self.events += opened.runner.events
+            self.one_by_one |= opened.runner.one_by_one
             self._only = None  # closes the session: its memory serves the tables
-            del runner, one
+            del opened, tasks, one
 
-    def _runner(self, group: int) -> tuple[BatchRunner, Iterator[Sample]]:
+    def _opened(self, group: int) -> Opened:
         if self._only is not None:
-            return self._only.runner, self._only.samples
-        tensors, found = self._plan.groups[group], self._probes[group]
-        with self._clock("session"):
-            session = self._model.session(tensors)
-        probed = replace(found, one_by_one=self.one_by_one)
-        stream = self._plan.stream if group == 0 else iter(self._plan.samples_again())
-        return BatchRunner(session.run, self._prepared.inputs, tensors, probed), stream
+            return self._only
+        tensors, found = self._plan.groups[group], replace(self._probes[group], one_by_one=self.one_by_one)
+        samples = self._plan.stream if group == 0 else iter(self._plan.samples_again())
+        session, stream = self._session(tensors, samples)
+        runner = BatchRunner(session.run, self._prepared.inputs, tensors, found)
+        return Opened(runner, found, (), stream)
 
     def _progress(self, group: int, progress: Progress) -> Progress:
         """Count the samples of all passes."""

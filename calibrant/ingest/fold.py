@@ -60,11 +60,10 @@ class TensorFold:
 
     def fold(self, rows: Rows, scratch: CountScratch) -> SampleRows:
         """Fold rows in and return their rows of the `samples` table."""
-        values = rows.values
-        shape = values.shape[1:]
+        values, shape = rows.values, rows.own_shape
         self.dtype, self.rank = values.dtype.name, len(shape)
         self.largest_shape = max(self.largest_shape, shape, key=_by_size)
-        return self.statistics.fold(values, rows.samples, scratch=scratch)
+        return self.statistics.fold(values, rows.samples, scratch=scratch, is_blocked=rows.is_blocked)
 
     def is_new(self, rows: Rows) -> bool:
         """Return whether rows have to be counted: always, but for a constant that was counted before."""

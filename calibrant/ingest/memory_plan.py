@@ -1,12 +1,12 @@
-"""How a capture fits into the memory that it may take: samples a batch, and which tensors are exposed at once.
+"""How a capture fits into the memory that it may take: samples at once, threads, and which tensors are exposed at once.
 
 The need is estimated before anything runs, from the shapes that the first sample's give. What is measured stands in
-docs/performance.md: a run holds the exposed tensors of two batches and what onnxruntime's arena rounds up; the probe holds three samples
-alone and together.
+docs/performance.md: each thread holds the exposed tensors of what it runs and what onnxruntime's arena rounds up; the probe holds three
+samples alone and together.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ from calibrant.ingest.samples import Sample
 from calibrant.ingest.value_sizes import value_bytes
 
 MIB: Final = 2**20
-HELD_BATCHES: Final = 2.3  # the batch that runs, the one that is folded, and what the arena rounds up
+HELD: Final = 1.2  # what a thread runs and then folds, and what the arena rounds up
 PROBED_SAMPLES: Final = 6.5  # three alone and three together
 WORKING_VALUES: Final = 3  # values of the largest kind that a run holds beside those that are exposed
 WEIGHT_COPIES: Final = 3  # the file's, onnxruntime's and its packed one
@@ -28,16 +28,47 @@ TENSOR_STATE: Final = 2 * MIB  # bins of a tensor, and its rows of the tables wh
 
 
 @dataclass(frozen=True, slots=True)
+class RunSize:
+    """What runs at the same time.
+
+    Attributes:
+        at_once: samples that a thread runs together.
+        threads: how many.
+    """
+
+    at_once: int
+    threads: int
+
+    def smaller(self, *, is_fixed: bool) -> Iterator["RunSize"]:
+        """Yield this and what takes less memory: fewer samples at once, unless the model fixes that, then fewer threads.
+
+        Example:
+            >>> [(size.at_once, size.threads) for size in RunSize(4, 2).smaller(is_fixed=False)]
+            [(4, 2), (2, 2), (1, 2), (1, 1)]
+        """
+        least = self.at_once if is_fixed else 1
+        at_once, threads = self.at_once, self.threads
+        while True:
+            yield RunSize(at_once, threads)
+            if at_once > least:
+                at_once //= 2
+            elif threads > 1:
+                threads //= 2
+            else:
+                return
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """What a capture does to stay within its memory.
 
     Attributes:
-        batch_size: samples a batch.
+        size: what runs at the same time.
         groups: the tensors that are exposed at once; each group is a pass over the data.
         estimate: bytes that the run is expected to take at its peak.
     """
 
-    batch_size: int
+    size: RunSize
     groups: tuple[tuple[CapturedTensor, ...], ...]
     estimate: int
 
@@ -58,16 +89,16 @@ class MemoryNeed:
     fixed: int
     later: int = 0
 
-    def of(self, tensors: Sequence[CapturedTensor], batch: int, probed: int) -> int:
+    def of(self, tensors: Sequence[CapturedTensor], size: RunSize, probed: int) -> int:
         """Return the estimated peak where these tensors are exposed at once.
 
         Args:
             tensors: a group.
-            batch: samples a batch.
+            size: what runs at the same time.
             probed: samples in the probe's batch.
         """
         sample = sum(self.exposed[tensor.tensor_id] for tensor in tensors)
-        running = HELD_BATCHES * sample * batch + self.working * batch
+        running = (HELD * sample + self.working) * size.at_once * size.threads
         probing = PROBED_SAMPLES / 3 * sample * probed + self.working * probed
         return self.fixed + math.ceil(max(running, probing, self.later))
 
@@ -97,15 +128,15 @@ def memory_need(
 
 
 def _packed(
-    tensors: Sequence[CapturedTensor], need: MemoryNeed, batch: int, probed: int, limit: int
+    tensors: Sequence[CapturedTensor], need: MemoryNeed, size: RunSize, probed: int, limit: int
 ) -> list[tuple[CapturedTensor, ...]] | None:
     """Put tensors into as few groups as their order allows; None where one alone is too large."""
     groups: list[tuple[CapturedTensor, ...]] = []
     for tensor in tensors:
-        if need.of([tensor], batch, probed) > limit:
+        if need.of([tensor], size, probed) > limit:
             return None
         grown = (*groups[-1], tensor) if groups else (tensor,)
-        if groups and need.of(grown, batch, probed) <= limit:
+        if groups and need.of(grown, size, probed) <= limit:
             groups[-1] = grown
         else:
             groups.append((tensor,))
@@ -115,18 +146,18 @@ def _packed(
 def plan_memory(
     need: MemoryNeed,
     tensors: Sequence[CapturedTensor],
-    sizes: Sequence[int],
+    sizes: Sequence[RunSize],
     probed: int,
     limit: int,
     *,
     is_grouped: bool,
 ) -> MemoryPlan | None:
-    """Choose the largest batch that needs one group, else the least batch and as few groups as it needs.
+    """Choose the first size that needs one group, else the last size and as few groups as it needs.
 
     Args:
         need: of the capture.
         tensors: what is captured, in the order of the graph.
-        sizes: batch sizes to choose from, the best first.
+        sizes: to choose from, the best first.
         probed: samples in the probe's batch.
         limit: bytes.
         is_grouped: whether the data can be read more than once, which groups need.
@@ -144,7 +175,7 @@ def plan_memory(
 
 
 def least_plan(
-    need: MemoryNeed, tensors: Sequence[CapturedTensor], size: int, probed: int, *, is_grouped: bool
+    need: MemoryNeed, tensors: Sequence[CapturedTensor], size: RunSize, probed: int, *, is_grouped: bool
 ) -> MemoryPlan:
     """Return the plan that takes as little memory as there can be."""
     single = [(tensor,) for tensor in tensors] if is_grouped else [tuple(tensors)]
@@ -159,5 +190,16 @@ def refusal(least: MemoryPlan, limit: int, *, is_grouped: bool) -> ConfigError:
     advice = "" if is_grouped else "; data that can be read more than once (a file, a folder, a list) may take less"
     return ConfigError(
         f"--memory: {bytes_text(limit)} do not suffice; the smallest possible figure is {shown}MB "
-        f"(batches of {least.batch_size}, {len(least.groups)} group{'s' if len(least.groups) > 1 else ''} of tensors){advice}"
+        f"({size_text(least.size)}, {len(least.groups)} group{'s' if len(least.groups) > 1 else ''} of tensors){advice}"
     )
+
+
+def size_text(size: RunSize) -> str:
+    """Say what runs at the same time.
+
+    Example:
+        >>> size_text(RunSize(1, 2)), size_text(RunSize(4, 1))
+        ('1 sample at once on each of 2 threads', '4 samples at once on one thread')
+    """
+    samples = f"{size.at_once} sample{'s' if size.at_once > 1 else ''} at once"
+    return f"{samples} on one thread" if size.threads == 1 else f"{samples} on each of {size.threads} threads"

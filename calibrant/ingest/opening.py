@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from calibrant.ingest.batches import can_join
+from calibrant.ingest.blocked import BlockedSession
 from calibrant.ingest.model import ModelInput, PreparedModel
 from calibrant.ingest.runner import BatchRunner, refused
 from calibrant.ingest.sample_axis import PROBE_SAMPLES, Probe, probe
@@ -18,30 +19,36 @@ class Opened:
 
     Attributes:
         runner: runs batches.
-        found: where each tensor holds its samples.
+        found: where each tensor holds its samples, and what the first samples gave.
+        tried: these first samples.
         samples: the whole stream, those that were tried included.
     """
 
     runner: BatchRunner
     found: Probe
+    tried: tuple[Sample, ...]
     samples: Iterator[Sample]
 
 
-def open_runner(session: ActivationSession, samples: Iterator[Sample], prepared: PreparedModel) -> Opened:
+def open_runner(
+    session: ActivationSession | BlockedSession, samples: Iterator[Sample], prepared: PreparedModel
+) -> Opened:
     """Try the first samples, whatever the batch size will be.
 
     Raises:
         DataError: onnxruntime refuses them.
     """
-    leading, stream = _leading(samples, prepared.inputs)
+    leading, stream = leading_samples(samples, prepared.inputs)
     try:
         found = probe(session.run, leading, prepared.inputs, prepared.tensors)
     except InferenceError as error:
         raise refused(error, 0, leading) from error
-    return Opened(BatchRunner(session.run, prepared.inputs, prepared.tensors, found), found, stream)
+    if isinstance(session, BlockedSession):
+        found = found.in_blocks(session.widths)
+    return Opened(BatchRunner(session.run, prepared.inputs, prepared.tensors, found), found, tuple(leading), stream)
 
 
-def _leading(samples: Iterator[Sample], inputs: Sequence[ModelInput]) -> tuple[list[Sample], Iterator[Sample]]:
+def leading_samples(samples: Iterator[Sample], inputs: Sequence[ModelInput]) -> tuple[list[Sample], Iterator[Sample]]:
     """Return up to 3 first samples that can be joined, whatever the batch size, and all samples again."""
     read: list[Sample] = []
     for sample in samples:

@@ -1,10 +1,7 @@
-"""Statistics and Parquet writing on threads beside the inference, at most two batches in flight."""
+"""What came out of the model, folded into the statistics and written to Parquet by the threads that ran it."""
 
 import shutil
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
@@ -27,19 +24,6 @@ from calibrant.stats.sample_rows import SampleRows, sample_frame
 
 THREADS: Final = 2
 _FIXED_LIST_LIMIT: Final = 2**31 - 1  # Arrow's fixed-size lists count in int32
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """A batch whose statistics are being folded.
-
-    Attributes:
-        batch: the batch.
-        tasks: tensor_id -> what gives the tensor's rows of the `samples` table.
-    """
-
-    batch: Batch
-    tasks: Mapping[int, "Future[list[SampleRows]]"]
 
 
 class ScratchPool:
@@ -78,13 +62,19 @@ def static_shape(tensor: CapturedTensor, layout: Layout, own: tuple[int, ...]) -
 
 
 class TensorRecorder:
-    """Folds and writes the rows of one tensor, one batch after the other."""
+    """Folds and writes the rows of one tensor, one batch after the other.
+
+    Attributes:
+        statistics: folded so far.
+        lock: held by the thread that records.
+    """
 
     def __init__(self, folder: Path, tensor: CapturedTensor, layout: Layout, *, keep_raw: bool) -> None:
         self.statistics = TensorFold(tensor, layout.axis)
         self._folder = folder
         self._layout = layout
         self._keep_raw = keep_raw
+        self.lock = Lock()
         self._writer: CaptureWriter | None = None
         self._written: set[bytes] = set()
 
@@ -109,6 +99,7 @@ class TensorRecorder:
 
     def write(self, rows: Rows) -> None:
         """Append rows to the tensor's Parquet file."""
+        rows = rows.in_order()
         if self._writer is None:
             self._writer = CaptureWriter(self._folder, self.statistics.tensor.tensor_id, self._info(rows))
         self._writer.append(rows.samples, rows.values)
@@ -129,22 +120,25 @@ class TensorRecorder:
 
 
 class Recorder:
-    """Folds batches on two threads; used as a context, it leaves no file behind when the capture fails.
+    """Records batches on the threads that ran them; used as a context, it leaves no file behind when the capture fails.
 
     Args:
         folder: the run folder.
         tensors: what is captured.
         layouts: where each tensor holds its samples.
         keep_raw: whether activations are written.
-
-    Attributes:
-        seconds: what the threads spent, summed.
+        threads: how many record at once.
     """
 
     def __init__(
-        self, folder: Path, tensors: Sequence[CapturedTensor], layouts: Sequence[Layout], *, keep_raw: bool
+        self,
+        folder: Path,
+        tensors: Sequence[CapturedTensor],
+        layouts: Sequence[Layout],
+        *,
+        keep_raw: bool,
+        threads: int = THREADS,
     ) -> None:
-        self.seconds = 0.0
         self._folder = folder
         self._tensors = {
             tensor.tensor_id: TensorRecorder(folder, tensor, layout, keep_raw=keep_raw)
@@ -152,17 +146,14 @@ class Recorder:
         }
         self._samples_folder = folder / "tables" / "samples"
         self._samples = SamplesWriter(self._samples_folder)
-        self._scratches = ScratchPool(THREADS)
-        self._lock = Lock()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="calibrant-fold")
+        self._scratches = ScratchPool(threads)
 
     def __enter__(self) -> Self:
         """Start."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Stop the threads; after an error or an interrupt nothing stays."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """After an error or an interrupt leave nothing."""
         if kind is not None:
             for tensor in self._tensors.values():
                 tensor.abandon()
@@ -173,18 +164,39 @@ class Recorder:
         """The statistics, by tensor_id."""
         return [tensor.statistics for tensor in self._tensors.values()]
 
-    def start(self, batch: Batch, rows: Mapping[int, Sequence[Rows]]) -> InFlight:
-        """Begin to fold a batch; the batch before it must be finished, since a tensor's rows go in order.
+    def record(self, rows: dict[int, list[Rows]]) -> list[SampleRows]:
+        """Fold a batch, and write it where activations are kept; then batches have to come in order.
 
         Args:
-            batch: whose rows they are.
-            rows: by tensor_id.
+            rows: by tensor_id; emptied, so that each tensor's memory serves the batches that run meanwhile.
+
+        Returns:
+            Rows of the `samples` table, for `finish`.
+
+        Raises:
+            RunError: the disk is full or the folder cannot be written.
         """
-        work = sorted(rows, key=lambda t: -sum(part.values.nbytes for part in rows[t]))
-        tasks = {
-            t: self._pool.submit(self._record, t, rows[t]) for t in work
-        }  # largest first: both threads end together
-        return InFlight(batch, {t: tasks[t] for t in rows})
+        waiting, folded, scratch = list(reversed(rows)), [], self._scratches.take()
+        try:
+            while waiting:
+                tensor_id = self._free(waiting)
+                tensor = self._tensors[tensor_id]
+                try:
+                    with writing(self._folder):
+                        folded += tensor.record(rows.pop(tensor_id), scratch)
+                finally:
+                    tensor.lock.release()
+        finally:
+            self._scratches.give_back(scratch)
+        return folded
+
+    def _free(self, waiting: list[int]) -> int:
+        """Take the first tensor that no other thread records, the one that was computed last; where there is none, wait."""
+        for place, tensor_id in enumerate(waiting):
+            if self._tensors[tensor_id].lock.acquire(blocking=False):
+                return waiting.pop(place)
+        self._tensors[waiting[0]].lock.acquire()
+        return waiting.pop(0)
 
     def write(self, rows: Mapping[int, Sequence[Rows]]) -> None:
         """Write rows, by tensor_id, of samples that were folded before.
@@ -193,28 +205,18 @@ class Recorder:
             RunError: the disk is full or the folder cannot be written.
         """
         with writing(self._folder):
-            list(self._pool.map(lambda t: self._tensors[t].write_chosen(rows[t]), rows))
+            for tensor_id, parts in rows.items():
+                self._tensors[tensor_id].write_chosen(parts)
 
-    def _record(self, tensor_id: int, parts: Sequence[Rows]) -> list[SampleRows]:
-        started, scratch = time.perf_counter(), self._scratches.take()
-        try:
-            return self._tensors[tensor_id].record(parts, scratch)
-        finally:
-            self._scratches.give_back(scratch)
-            with self._lock:
-                self.seconds += time.perf_counter() - started
-
-    def finish(self, flight: InFlight) -> None:
-        """Wait for a batch.
+    def finish(self, batch: Batch, folded: Sequence[SampleRows]) -> None:
+        """Take a batch's rows of the `samples` table; batches have to come in order.
 
         Raises:
             DataError: a value is NaN or infinite.
             RunError: the disk is full or the folder cannot be written.
         """
-        with writing(self._folder):
-            folded = [rows for _, task in sorted(flight.tasks.items()) for rows in task.result()]
-        frame = sample_frame(folded)
-        refuse_non_finite(frame, flight.batch, {fold.tensor.tensor_id: fold.tensor for fold in self.folds})
+        frame = sample_frame(sorted(folded, key=lambda part: part.tensor_id))
+        refuse_non_finite(frame, batch, {fold.tensor.tensor_id: fold.tensor for fold in self.folds})
         with writing(self._folder):
             self._samples.append([frame])
 

@@ -1,5 +1,6 @@
 """Batches through the model: each captured tensor comes back as rows, one for each sample."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,12 +8,15 @@ import numpy as np
 
 from calibrant.errors import DataError
 from calibrant.ingest.batches import Batch, fixed_batch, join
+from calibrant.ingest.blocked import in_order
 from calibrant.ingest.model import CapturedTensor, ModelInput
 from calibrant.ingest.sample_axis import Kind, Layout, Probe, RunModel, equal_bits
 from calibrant.ingest.samples import Array, Sample
 from calibrant.ingest.session import InferenceError
 from calibrant.stats.captures import CONSTANT_SAMPLE
 from calibrant.stats.events import Event
+
+_CHANNELS = 2  # the axis of the channels, or of their blocks, in rows
 
 BatchForm = tuple[tuple[tuple[str, tuple[int, ...]], ...], int]  # shapes of the inputs, and samples in the batch
 
@@ -24,13 +28,32 @@ class Rows:
     Attributes:
         samples: their numbers, or (-1,) where the tensor is the same for all samples.
         values: shape (n, ...): own arrays (batch axis of size 1 kept), stacked, contiguous.
+        is_blocked: whether values have the shape (n, 1, C / b, ..., b): b channels side by side, as convolutions compute them.
     """
 
     samples: Sequence[int]
     values: Array
+    is_blocked: bool = False
+
+    @property
+    def own_shape(self) -> tuple[int, ...]:
+        """The shape of a sample's own array."""
+        shape = self.values.shape[1:]
+        return (shape[0], shape[1] * shape[-1], *shape[2:-1]) if self.is_blocked else shape
+
+    def in_order(self) -> "Rows":
+        """Return the same rows with their channels in order."""
+        return Rows(self.samples, in_order(self.values, _CHANNELS)) if self.is_blocked else self
 
 
-def _stacked(first: int, arrays: Sequence[Array]) -> list[Rows]:
+def _rows(samples: Sequence[int], values: Array, layout: Layout) -> Rows:
+    """Return rows as they lie in memory; what is folded by channels needs own arrays of one sample each."""
+    rows = Rows(samples, values, layout.is_blocked)
+    is_foldable = not layout.is_blocked or (layout.kind is Kind.SPLIT and values.shape[1] == 1)
+    return rows if is_foldable else rows.in_order()
+
+
+def _stacked(first: int, arrays: Sequence[Array], layout: Layout) -> list[Rows]:
     """Stack own arrays as far as neighbours have equal shapes."""
     groups: list[list[Array]] = []
     for array in arrays:
@@ -40,7 +63,8 @@ def _stacked(first: int, arrays: Sequence[Array]) -> list[Rows]:
             groups.append([array])
     rows = []
     for group in groups:
-        rows.append(Rows(range(first, first + len(group)), np.stack(group)))
+        values = np.stack(group) if len(group) > 1 else group[0][None]
+        rows.append(_rows(range(first, first + len(group)), values, layout))
         first += len(group)
     return rows
 
@@ -53,7 +77,8 @@ class BatchRunner:
     """Runs batches as the probe allows.
 
     The first batch of every form (input shapes and number of samples) is checked once more against its first sample alone, since
-    onnxruntime chooses its kernels by size; a form whose bits differ runs one sample at a time.
+    onnxruntime chooses its kernels by size; a form whose bits differ runs one sample at a time. Threads may share a runner: what is
+    claimed in order is checked by the batch that claimed it, and others of its form wait for that.
 
     Args:
         run: gives the captured tensors of a feed.
@@ -75,7 +100,8 @@ class BatchRunner:
         self._layouts = probe.layouts
         self._one_by_one = probe.one_by_one
         self._fixed = fixed_batch(inputs)
-        self._checked: set[BatchForm] = set()
+        self._lock = threading.Lock()
+        self._checks: dict[BatchForm, _Check] = {}
         self._alone: set[BatchForm] = set()
 
     @property
@@ -91,15 +117,39 @@ class BatchRunner:
         """
         return {tensor.tensor_id: rows for tensor, rows in zip(self._tensors, self.rows(batch), strict=True)}
 
+    def rows_of(self, batch: Batch, arrays: Sequence[Array]) -> dict[int, list[Rows]]:
+        """Return the rows of every tensor of a batch of one sample that ran before.
+
+        Args:
+            batch: the sample.
+            arrays: what the session gave for it alone.
+        """
+        pairs = zip(self._tensors, self._layouts, arrays, strict=True)
+        return {tensor.tensor_id: self._stack(layout, batch, [array]) for tensor, layout, array in pairs}
+
+    def claim(self, batch: Batch) -> None:
+        """Let this batch check its form, unless one before it does; to be called in the order of the batches."""
+        form = _form(batch.samples)
+        with self._lock:
+            self._checks.setdefault(form, _Check(batch.first))
+
     def rows(self, batch: Batch) -> list[list[Rows]]:
         """Return the rows of every tensor that the session gives, in its order.
 
         Raises:
             DataError: onnxruntime refuses the samples.
         """
-        return self._rows_together(batch) or self._rows_alone(batch)
+        self.claim(batch)
+        check = self._checks[_form(batch.samples)]
+        if batch.first != check.owner:
+            check.is_done.wait()
+        try:
+            return self._rows_together(batch, check) or self._rows_alone(batch)
+        finally:
+            if batch.first == check.owner:
+                check.is_done.set()
 
-    def _rows_together(self, batch: Batch) -> list[list[Rows]] | None:
+    def _rows_together(self, batch: Batch, check: "_Check") -> list[list[Rows]] | None:
         """Run all samples at once; None where the bits could depend on that."""
         form = _form(batch.samples)
         if self._one_by_one or form in self._alone:
@@ -115,7 +165,7 @@ class BatchRunner:
             self._leave(form, "a tensor does not divide into the samples of its batch")
             return None
         rows = [self._split(*pair, batch) for pair in zip(self._layouts, arrays, strict=True)]
-        if not self._is_confirmed(form, batch, rows):
+        if batch.first == check.owner and not self._is_confirmed(batch, arrays):
             self._leave(form, "last bits differ from those of a sample alone")
             return None
         return rows
@@ -130,24 +180,25 @@ class BatchRunner:
 
     def _split(self, layout: Layout, array: Array, batch: Batch) -> list[Rows]:
         if layout.kind is Kind.CONSTANT:
-            return [Rows((CONSTANT_SAMPLE,), array[None])]
+            return [_rows((CONSTANT_SAMPLE,), array[None], layout)]
         count = self._count(len(batch.samples))
         rows = array[None] if count == 1 else layout.split(array, count)[: len(batch.samples)]
-        return [Rows(batch.numbers, rows)]
+        return [_rows(batch.numbers, rows, layout)]
 
-    def _is_confirmed(self, form: BatchForm, batch: Batch, rows: Sequence[Sequence[Rows]]) -> bool:
-        """Compare the first sample with itself alone, once for each form."""
-        if len(batch.samples) == 1 or self._fixed or form in self._checked:
+    def _is_confirmed(self, batch: Batch, arrays: Sequence[Array]) -> bool:
+        """Compare the first sample with itself alone."""
+        if len(batch.samples) == 1 or self._fixed:
             return True
-        self._checked.add(form)
         alone = self._run(batch.samples[0].values)
-        return all(equal_bits(found[0].values[0], array) for found, array in zip(rows, alone, strict=True))
+        triples = zip(self._layouts, arrays, alone, strict=True)
+        return all(equal_bits(layout.first(array, len(batch.samples)), other) for layout, array, other in triples)
 
     def _leave(self, form: BatchForm, reason: str) -> None:
-        if not self._alone:
-            message = f"batches of {form[1]}: {reason}; their samples run one at a time, so that the batch size changes nothing"
-            self.events.append(Event("capture", "info", message))
-        self._alone.add(form)
+        with self._lock:
+            if not self._alone:
+                message = f"batches of {form[1]}: {reason}; their samples run one at a time, so that the batch size changes nothing"
+                self.events.append(Event("capture", "info", message))
+            self._alone.add(form)
 
     def _rows_alone(self, batch: Batch) -> list[list[Rows]]:
         arrays = [self._own_arrays(*pair) for pair in zip(batch.numbers, batch.samples, strict=True)]
@@ -166,8 +217,20 @@ class BatchRunner:
 
     def _stack(self, layout: Layout, batch: Batch, arrays: Sequence[Array]) -> list[Rows]:
         if layout.kind is Kind.CONSTANT:
-            return [Rows((CONSTANT_SAMPLE,), array[None]) for array in arrays]
-        return _stacked(batch.first, arrays)
+            return [_rows((CONSTANT_SAMPLE,), array[None], layout) for array in arrays]
+        return _stacked(batch.first, arrays, layout)
+
+
+class _Check:
+    """Whether a form of batches was compared with a sample alone.
+
+    Args:
+        owner: first sample of the batch that compares.
+    """
+
+    def __init__(self, owner: int) -> None:
+        self.owner = owner
+        self.is_done = threading.Event()
 
 
 def refused(error: InferenceError, first: int, samples: Sequence[Sample]) -> DataError:

@@ -5,7 +5,7 @@ stacked on a new first axis.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -38,11 +38,13 @@ class Layout:
         kind: split, constant or whole.
         axis: the axis that holds the samples, or None.
         is_inner: on a merged axis of N * T entries, whether the sample is the faster index (T outer, N inner).
+        is_blocked: whether the tensor comes in blocks of channels.
     """
 
     kind: Kind
     axis: int | None = None
     is_inner: bool = False
+    is_blocked: bool = False
 
     def can_split(self, shape: Sequence[int], count: int) -> bool:
         """Return whether a tensor of this shape divides into `count` samples."""
@@ -58,10 +60,17 @@ class Layout:
         if self.axis is None:
             message = "only a tensor with a sample axis can be split"
             raise ValueError(message)
-        before, size, after = array.shape[: self.axis], array.shape[self.axis], array.shape[self.axis + 1 :]
+        return np.ascontiguousarray(self._apart(array, count))
+
+    def first(self, array: Array, count: int) -> Array:
+        """Return the first sample's own array of a batch of `count`."""
+        return array if self.kind is Kind.CONSTANT else np.ascontiguousarray(self._apart(array, count)[0])
+
+    def _apart(self, array: Array, count: int) -> Array:
+        axis = 0 if self.axis is None else self.axis
+        before, size, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
         parts = (size // count, count) if self.is_inner else (count, size // count)
-        apart = array.reshape(*before, *parts, *after)
-        return np.ascontiguousarray(np.moveaxis(apart, self.axis + self.is_inner, 0))
+        return np.moveaxis(array.reshape(*before, *parts, *after), axis + self.is_inner, 0)
 
 
 @dataclass(frozen=True)
@@ -72,11 +81,18 @@ class Probe:
         layouts: by tensor_id.
         one_by_one: whether the model has to run one sample at a time.
         events: what a person should know.
+        alone: what the first samples gave alone, where they ran so.
     """
 
     layouts: tuple[Layout, ...]
     one_by_one: bool
     events: tuple[Event, ...]
+    alone: tuple[list[Array], ...] = ()
+
+    def in_blocks(self, widths: Sequence[int | None]) -> "Probe":
+        """Return the same with the layouts of the tensors that come in blocks, those that have a width, marked."""
+        pairs = zip(self.layouts, widths, strict=True)
+        return replace(self, layouts=tuple(replace(layout, is_blocked=width is not None) for layout, width in pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +173,11 @@ def probe_alone(
     try:
         together = run(join(_repeated(samples, PROBE_SAMPLES), inputs))
     except InferenceError as error:
-        return _refused(error, by_tensor)
+        return replace(_refused(error, by_tensor), alone=tuple(alone))
     verdicts = [_judge(*pair) for pair in zip(by_tensor, together, strict=True)]
     events = tuple(_events(tensors, verdicts, f"alone and in a batch of {PROBE_SAMPLES}"))
-    return Probe(tuple(v.layout for v in verdicts), not all(v.has_equal_bits for v in verdicts), events)
+    one_by_one = not all(v.has_equal_bits for v in verdicts)
+    return Probe(tuple(v.layout for v in verdicts), one_by_one, events, tuple(alone))
 
 
 def _refused(error: InferenceError, by_tensor: Sequence[Sequence[Array]]) -> Probe:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,11 +29,16 @@ class InferenceError(ModelError):
     """Onnxruntime refused a feed that fits the model's declared inputs."""
 
 
+def values_by_name(model: ir.Model) -> dict[str, ir.Value]:
+    """Return the values that a model's nodes and constants give; an optimizer folds what depends on no input."""
+    values: dict[str, ir.Value] = dict(model.graph.initializers)
+    return values | {str(value.name): value for node in model.graph for value in node.outputs}
+
+
 def _expose(model: ir.Model, names: Sequence[str]) -> ir.Model:
     """Make these values the only outputs and drop what they do not need."""
-    values = {value.name: value for node in model.graph for value in node.outputs}
-    constants = model.graph.initializers  # an optimizer folds what depends on no input
-    model.graph.outputs[:] = [values[name] if name in values else constants[name] for name in names]
+    values = values_by_name(model)
+    model.graph.outputs[:] = [values[name] for name in names]
     RemoveUnusedNodesPass()(model)
     return model
 
@@ -42,9 +48,9 @@ def _has_external_data(model: ir.Model) -> bool:
 
 
 @contextmanager
-def _session_source(path: Path, names: Sequence[str]) -> Iterator[bytes | str]:
+def _session_source(model: ir.Model, path: Path, names: Sequence[str]) -> Iterator[bytes | str]:
     """Give the exposing model as onnxruntime takes it: bytes, or a file beside its external data."""
-    model = _expose(ir.load(path), names)
+    _expose(model, names)
     if not _has_external_data(model):
         yield ir.to_proto(model).SerializeToString()
         return
@@ -56,15 +62,17 @@ def _session_source(path: Path, names: Sequence[str]) -> Iterator[bytes | str]:
         beside.unlink(missing_ok=True)
 
 
-def session_options(*, is_optimized: bool = False) -> Any:
+def session_options(*, is_optimized: bool = False, threads: int = 0) -> Any:
     """Return the options of every capture session.
 
     Serial execution and all optimizations, which halve the CPU time of convolutions (docs/decisions/0004-capture-session.md).
 
     Args:
         is_optimized: the model is the result of such a session's optimizations, and has to stay as it is.
+        threads: how many share one run; 0 for as many as there are cores.
     """
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_DISABLE_ALL if is_optimized else level.ORT_ENABLE_ALL
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
@@ -105,32 +113,32 @@ def check_loads(path: Path) -> None:
         raise ModelError(message) from error
 
 
-def _opened(path: Path, names: Sequence[str], options: Any) -> Any:
+def _opened(path: Path, model: ir.Model, names: Sequence[str], options: Any) -> Any:
     try:
-        with _session_source(path, names) as source:
+        with _session_source(model, path, names) as source:
             return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except SESSION_ERRORS as error:
         message = f"{path}: onnxruntime cannot load the prepared model: {_one_line(error)}"
         raise ModelError(message) from error
 
 
-def save_optimized(path: Path, tensors: Sequence[CapturedTensor], target: Path, data: Path) -> None:
-    """Optimize the prepared model as a capture of these tensors does, and save the result.
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """Where a session leaves the model that it optimized.
 
-    Args:
-        path: the prepared model.
-        tensors: what is exposed.
-        target: the file to write.
+    Attributes:
+        path: the file to write.
         data: beside it, for large weights.
-
-    Raises:
-        ModelError: onnxruntime cannot load the model.
     """
-    options = session_options()
-    options.optimized_model_filepath = str(target)
-    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", data.name)
-    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
-    _opened(path, [tensor.name for tensor in tensors if not tensor.is_input], options)
+
+    path: Path
+    data: Path
+
+    def add_to(self, options: Any) -> None:
+        """Ask for it."""
+        options.optimized_model_filepath = str(self.path)
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", self.data.name)
+        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
 
 
 class ActivationSession:
@@ -140,19 +148,31 @@ class ActivationSession:
         path: the prepared model; external data lies beside it.
         tensors: what to return, in this order.
         is_optimized: the model was optimized before, with more tensors exposed.
+        threads: how many share one run; 0 for as many as there are cores.
+        saves: where to leave the model as this session optimizes it, or None.
+        blocked: captured tensor -> the value that holds it in blocks of channels, to be exposed in its place.
 
     Raises:
         ModelError: onnxruntime cannot load the model.
     """
 
-    def __init__(self, path: Path, tensors: Sequence[CapturedTensor], *, is_optimized: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        tensors: Sequence[CapturedTensor],
+        *,
+        is_optimized: bool = False,
+        threads: int = 0,
+        saves: SavedModel | None = None,
+        blocked: Mapping[str, str] | None = None,
+    ) -> None:
         self._tensors = tensors
-        self._is_optimized = is_optimized
-        self._exposed = [tensor.name for tensor in tensors if not tensor.is_input]
-        self._session = self._load(path) if self._exposed else None
-
-    def _load(self, path: Path) -> Any:
-        return _opened(path, self._exposed, session_options(is_optimized=self._is_optimized))
+        self._names = [tensor.name for tensor in tensors if not tensor.is_input]
+        self._exposed = [(blocked or {}).get(name, name) for name in self._names]
+        options = session_options(is_optimized=is_optimized, threads=threads)
+        if saves is not None:
+            saves.add_to(options)
+        self._session = _opened(path, ir.load(path), self._exposed, options) if self._exposed else None
 
     def run(self, feed: Mapping[str, Array]) -> list[Array]:
         """Return the tensors of one feed, in their order; graph inputs come from the feed itself.
@@ -161,7 +181,7 @@ class ActivationSession:
             InferenceError: onnxruntime refuses the feed.
             ModelError: a captured tensor is neither float32 nor float16.
         """
-        outputs = dict(zip(self._exposed, self._outputs(feed), strict=True))
+        outputs = dict(zip(self._names, self._outputs(feed), strict=True))
         arrays = [feed[tensor.name] if tensor.is_input else outputs[tensor.name] for tensor in self._tensors]
         for tensor, array in zip(self._tensors, arrays, strict=True):
             if array.dtype not in CAPTURED_DTYPES:

@@ -1,0 +1,63 @@
+"""Work shared among threads whose results come in the order of what was given."""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Final, Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+AHEAD: Final = 1  # items that wait beside those in work, so that no thread waits for the next to be read
+
+
+class Turn:
+    """The place of an item in the order.
+
+    Args:
+        before: the work on the item before it, or None.
+    """
+
+    def __init__(self, before: "Future[Any] | None") -> None:
+        self._before = before
+
+    def wait(self) -> None:
+        """Wait until the work on all items before is over, whatever came of it."""
+        if self._before is not None:
+            wait([self._before])
+
+
+class Workers(Generic[Item, Result]):
+    """Threads that work on items; used as a context, it lets nothing go on behind an error.
+
+    Args:
+        count: threads.
+        work: what they do: takes an item and its turn.
+    """
+
+    def __init__(self, count: int, work: Callable[[Item, Turn], Result]) -> None:
+        self._count = count
+        self._work = work
+
+    def results(self, items: Iterable[Item]) -> Generator[tuple[Item, Result]]:
+        """Yield each item with its result, in order; at most one item more than threads is in work or waits.
+
+        The first error in the order of the items is raised.
+        """
+        waiting: deque[tuple[Item, Future[Result]]] = deque()
+        with ThreadPoolExecutor(self._count, thread_name_prefix="calibrant") as pool:
+            try:
+                for item in items:
+                    turn = Turn(waiting[-1][1] if waiting else None)
+                    waiting.append((item, pool.submit(self._work, item, turn)))
+                    if len(waiting) == self._count + AHEAD:
+                        yield _finished(waiting)
+                while waiting:
+                    yield _finished(waiting)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _finished(waiting: "deque[tuple[Item, Future[Result]]]") -> tuple[Item, Result]:
+    item, task = waiting.popleft()
+    return item, task.result()
