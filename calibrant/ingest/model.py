@@ -12,10 +12,10 @@ import onnx_ir as ir
 from calibrant.errors import LayerNotFoundError, ModelError, nearest
 from calibrant.ingest.describe import SOURCE_HASH, describe_model, observe
 from calibrant.ingest.layers import layer_macs, layer_rows_of
-from calibrant.ingest.passes import batch_norm, cleanup, fix_input, names, parameters
+from calibrant.ingest.passes import batch_norm, cleanup, fix_input, names, parameters, shapes
 from calibrant.ingest.passes.constants import initializer_tensor
 from calibrant.ingest.prepared import CapturedTensor, ModelInput, PreparedModel
-from calibrant.ingest.source import hash_model, read_model, reading
+from calibrant.ingest.source import hashed_model, read_model, reading
 from calibrant.stats.events import Event
 from calibrant.stats.run import PREPARED_FILE
 
@@ -70,13 +70,11 @@ def prepare_model(
         ConfigError: a name in skip_fusion_layers is repeated or of no convolution.
     """
     path = Path(path)
-    with reading(path):
-        model = read_model(path)
-        source_hash = hash_model(path, model)
+    with reading(path), hashed_model(path) as (model, source_hash):
         _refuse_quantized(model)
         events = _normalise(model, fix_input or {})
         events += _fuse(model, do_fusion=do_fusion, skip=skip_fusion_layers)
-        model.metadata_props[SOURCE_HASH] = source_hash
+        model.metadata_props[SOURCE_HASH] = source_hash()
         prepared, found = describe_model(model)
     return replace(prepared, events=(*events, *found))
 
@@ -89,7 +87,7 @@ def _normalise(model: ir.Model, fixed: Mapping[str, str]) -> list[Event]:
     cleanup.remove_identities(model.graph)
     parameters.fold_parameters(model.graph)
     cleanup.remove_unused(model)
-    cleanup.infer_shapes(model)
+    shapes.infer_shapes(model)
     return events + parameters.own_parameters(model)
 
 

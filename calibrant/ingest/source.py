@@ -2,7 +2,8 @@
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -64,21 +65,46 @@ def read_model(path: Path) -> ir.Model:
     Raises:
         ModelError: no such file, unreadable, not an ONNX model, truncated, without nodes, or external data that is missing.
     """
-    data = _read_bytes(path)
-    model = _deserialize(path, _parse(path, data))
-    _check_values(path, model)
-    _external_files(path, model)
+    model, _ = _model_of(path, _read_bytes(path))
     return model
 
 
-def hash_model(path: Path, model: ir.Model) -> str:
-    """Return the sha256 of the model's file and of its external data, as they were read."""
-    digest = hashlib.sha256()
-    for file in [path, *_external_files(path, model)]:
-        with file.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                digest.update(chunk)
-    return digest.hexdigest()
+@contextmanager
+def hashed_model(path: Path) -> Iterator[tuple[ir.Model, Callable[[], str]]]:
+    """Read a model; a thread hashes what was read while the block goes on.
+
+    Yields:
+        the model, and what returns the sha256 of the file and of its external data, once it is known.
+
+    Raises:
+        ModelError: as `read_model`.
+    """
+    data, digest = _read_bytes(path), hashlib.sha256()
+    with ThreadPoolExecutor(1, thread_name_prefix="hash") as pool:
+        hashing = [pool.submit(digest.update, data)]
+        model, files = _model_of(path, data)
+        del data  # the file's bytes go as soon as they are hashed
+        hashing += [pool.submit(_add_file, digest, file) for file in files]
+
+        def source_hash() -> str:
+            for part in hashing:
+                part.result()
+            return digest.hexdigest()
+
+        yield model, source_hash
+
+
+def _add_file(digest: "hashlib._Hash", file: Path) -> None:
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+
+
+def _model_of(path: Path, data: bytes) -> tuple[ir.Model, list[Path]]:
+    """Return the model that a file holds, and the files of its external data."""
+    model = _deserialize(path, _parse(path, data))
+    _check_values(path, model)
+    return model, _external_files(path, model)
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -128,8 +128,12 @@ def fused_parameters(conv: ir.Node, weight: Array, bias: Array | None, chain: No
     start = np.zeros(outputs or 0) if bias is None else bias.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         scale, fused_bias = chain.scale_and_bias(start)
-        fused_weight = weight.astype(np.float64) * _weight_scale(conv, weight, scale)
-        return fused_weight.astype(weight.dtype), fused_bias.astype(weight.dtype)
+        fused_weight = np.empty_like(weight, order="C")
+        factor = _weight_scale(conv, weight, scale)
+        np.multiply(
+            weight, factor, out=fused_weight, dtype=np.float64, casting="unsafe"
+        )  # block by block: no copy in float64
+        return fused_weight, fused_bias.astype(weight.dtype)
 
 
 def _weight_scale(conv: ir.Node, weight: Array, scale: Array) -> Array:

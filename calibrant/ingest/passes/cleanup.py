@@ -1,9 +1,13 @@
 """Removal of what computes nothing: Identity nodes, dead nodes, unused operator sets, constants listed as inputs."""
 
+from typing import Final
+
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from calibrant.errors import ModelError
+
+_ONNX: Final = ("", "onnx.ai")  # domains of ONNX's own operators
 
 
 def inline_functions(model: ir.Model) -> None:
@@ -16,8 +20,27 @@ def inline_functions(model: ir.Model) -> None:
 def lift_constants(model: ir.Model) -> None:
     """Turn Constant nodes that hold a tensor, and initializers listed as graph inputs, into plain initializers."""
     common.RemoveInitializersFromInputsPass()(model)
-    common.LiftConstantsToInitializersPass(size_limit=0)(model)
+    for graph in model.graphs():
+        for node in graph:
+            _lift(node, graph)
     model.ir_version = max(model.ir_version, 4)  # before 4 every initializer had to be an input as well
+
+
+def _lift(node: ir.Node, graph: ir.Graph) -> None:
+    """Replace a Constant by an initializer; onnx_ir's own pass checks each tensor's type anew, a tenth of all preparation."""
+    if node.op_type != "Constant" or node.domain not in _ONNX or list(node.attributes) != ["value"]:
+        return
+    attribute, output = node.attributes["value"], node.outputs[0]
+    if output.is_graph_output():
+        return
+    tensor = attribute.value if attribute.type == ir.AttributeType.TENSOR else attribute.as_tensor()
+    initializer = ir.Value(
+        name=output.name, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype), const_value=tensor
+    )
+    initializer.metadata_props.update(output.metadata_props)
+    graph.register_initializer(initializer)
+    output.replace_all_uses_with(initializer)
+    graph.remove(node, safe=True)
 
 
 def sort_nodes(model: ir.Model) -> None:
@@ -50,11 +73,3 @@ def remove_unused(model: ir.Model) -> None:
     """Drop nodes, initializers and operator sets that nothing uses."""
     common.RemoveUnusedNodesPass()(model)
     common.RemoveUnusedOpsetsPass()(model)
-
-
-def infer_shapes(model: ir.Model) -> None:
-    """Add what onnx can infer of shapes and types; inputs and outputs keep what the model declares."""
-    declared = [(value, value.shape) for value in (*model.graph.inputs, *model.graph.outputs)]
-    common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
-    for value, shape in declared:
-        value.shape = shape or value.shape

@@ -42,7 +42,7 @@ def initializer_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 def make_initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
     """Add an initializer; the name must be free."""
-    value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+    value = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
     value.dtype = ir.DataType.from_numpy(array.dtype)
     value.shape = ir.Shape(array.shape)
     graph.register_initializer(value)
@@ -51,7 +51,7 @@ def make_initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
 
 def set_initializer(value: ir.Value, array: Array) -> None:
     """Give an initializer other contents under its own name."""
-    value.const_value = ir.tensor(array, name=value.name)
+    value.const_value = ir.Tensor(array, name=value.name)
     value.dtype = ir.DataType.from_numpy(array.dtype)
     value.shape = ir.Shape(array.shape)
 

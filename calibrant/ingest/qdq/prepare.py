@@ -8,13 +8,13 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from calibrant.ingest.describe import SOURCE_HASH, describe_model
-from calibrant.ingest.passes import cleanup, fix_input, names, parameters
+from calibrant.ingest.passes import cleanup, fix_input, names, parameters, shapes
 from calibrant.ingest.prepared import PreparedModel
 from calibrant.ingest.qdq.fuse import fuse_norms
 from calibrant.ingest.qdq.moved import join_pairs
 from calibrant.ingest.qdq.operators import refuse_operators
 from calibrant.ingest.qdq.strip import Stripped, strip_pairs
-from calibrant.ingest.source import hash_model, read_model, reading
+from calibrant.ingest.source import hashed_model, reading
 from calibrant.stats.events import Event
 
 
@@ -41,11 +41,9 @@ def prepare_qdq_model(path: Path, *, fix_input: Mapping[str, str] | None = None,
     Raises:
         ModelError: the file is no such model, holds quantized operators, or nothing in it can be quantized on Ascend.
     """
-    with reading(path):
-        model = read_model(path)
-        source_hash = hash_model(path, model)
+    with reading(path), hashed_model(path) as (model, source_hash):
         events, stripped = _normalise(model, fix_input or {}, do_fusion=do_fusion)
-        model.metadata_props[SOURCE_HASH] = source_hash
+        model.metadata_props[SOURCE_HASH] = source_hash()
         prepared, found = describe_model(model)
     return QdqModel(replace(prepared, events=(*events, *stripped.events, *found)), stripped)
 
@@ -57,12 +55,12 @@ def _normalise(model: ir.Model, fixed: Mapping[str, str], *, do_fusion: bool) ->
     events = fix_input.fix_inputs(model, fixed)
     refuse_operators(model)
     cleanup.remove_identities(model.graph)
-    cleanup.infer_shapes(model)
+    shapes.infer_shapes(model)
     join_pairs(model)
     stripped = strip_pairs(model)
     parameters.fold_parameters(model.graph)
     cleanup.remove_unused(model)
-    cleanup.infer_shapes(model)
+    shapes.infer_shapes(model)
     events += parameters.own_parameters(model)
     if do_fusion:
         events += fuse_norms(model, stripped)
