@@ -693,16 +693,31 @@ def _() -> Case:
 
 @case("a batch changes last bits")
 def _() -> Case:
-    """A mean over the tokens of a convolution's output, which onnxruntime adds in another order where there is one sample."""
-    g = of_image(3, (7, 7))
-    g.conv("x", "c", (3, 48))
+    """A mean over tokens that come from a convolution; onnxruntime adds them in another order where there is one sample."""
+    g = of_image(3, (5, 3))
+    g.conv("x", "c", (3, 24))
     g.add("Relu", "c", "r")
-    g.look("r", 48)
-    g.add("Reshape", ["r", g.constant("tokens", [0, 48, 49])], "sequence")
+    g.look("r", 24)
+    g.add("Reshape", ["r", g.constant("tokens", [0, 24, 15])], "sequence")
     g.add("Transpose", "sequence", "turned", perm=[0, 2, 1])
-    g.add("ReduceMean", "turned", "mean", axes=[1], keepdims=0)
-    g.gemm("mean", "y", (48, 3))
-    return Case(g.proto(), images(5, 3, 7, 7), ("x", "r", "mean"))
+    g.matmul("turned", "mixed", (24, 24))
+    g.add("ReduceMean", "mixed", "mean", axes=[1], keepdims=0)
+    g.gemm("mean", "y", (24, 3))
+    return Case(g.proto(), images(5, 3, 5, 3), ("x", "r", "turned", "mean"))
+
+
+@case("channels on the last axis of a blocked tensor")
+def _() -> Case:
+    """A MatMul reads the rows of a convolution's output before a convolution does, so that its channels are its columns."""
+    g = of_image(3, (5, 3))
+    g.conv("x", "c", (3, 16))
+    g.add("Sigmoid", "c", "s")
+    g.matmul("s", "rows", (3, 3))
+    g.conv("s", "d", (16, 32))
+    g.add("Add", ["d", "d"], "twice")
+    g.matmul("twice", "more_rows", (3, 2))
+    g.look("twice", 32)
+    return Case(g.proto(), images(4, 3, 5, 3), ("x", "s", "twice"))
 
 
 @case("a branch that reads a blocked tensor")

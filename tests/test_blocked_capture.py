@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from blocked_models import CASES, Case, Graph, chain, images, stacked
+from blocked_models import CASES, Case, Graph, chain, images, stacked, with_batch
 from capture_twins import (
     TensorTwin,
     WideTwin,
@@ -97,6 +97,22 @@ def test_any_number_of_samples(count: int, tmp_path: Path, monkeypatch: pytest.M
     for way in [("raw", 8, 2, "given"), ("raw:2", 4, 3, "reversed"), ("stats", 16, 2, "shuffled"), *WAYS[1:2]]:
         with_cores(monkeypatch, way[2])
         expected = check(found, tmp_path, way, expected)
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 8])
+def test_any_number_of_samples_in_batches_of_four(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, expected = with_batch(4, count), list[TensorTwin]()
+    for way in [("raw", None, 2, "given"), ("raw:2", None, 3, "reversed"), ("stats", None, 1, "shuffled")]:
+        with_cores(monkeypatch, way[2])
+        expected = check(found, tmp_path, way, expected)
+
+
+def test_a_batch_that_changes_last_bits_is_seen(tmp_path: Path) -> None:
+    found = built("a batch changes last bits")
+    path = models.save(found.proto, tmp_path / "m.onnx")
+    run = calibrant.capture(path, found.feeds, run=tmp_path / "run", keep="stats")
+    assert run.info.one_by_one
+    assert any("values differ alone and in a batch" in message for message in run.read("events")["message"])
 
 
 def test_every_source_of_data(tmp_path: Path) -> None:

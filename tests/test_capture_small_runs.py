@@ -3,7 +3,6 @@
 import gc
 import math
 import os
-import re
 import sys
 import threading
 import tracemalloc
@@ -20,10 +19,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 from blocked_models import CASES, Case, Feed, Graph, chain, images
-from capture_twins import assert_activations_are, assert_tables_are, exposing, one_at_a_time, twins, wide
+from capture_twins import assert_activations_are, assert_tables_are, exposing, one_at_a_time, twins
+from test_memory import grouped
 
 import calibrant
-from calibrant.errors import ConfigError, DataError
+from calibrant.errors import DataError, ModelError
 from calibrant.ingest.samples import Sample
 
 Array = npt.NDArray[Any]
@@ -158,30 +158,23 @@ def test_two_captures_at_once(tmp_path: Path) -> None:
         assert [name for name in files if files[name] != alone[number % 2][name]] == []
 
 
-def capture_with_least_memory(path: Path, feeds: Sequence[Feed], folder: Path) -> calibrant.Run:
-    """Ask for the smallest figure that a refusal names; what the process takes already may grow between the two."""
-    memory = "2MB"
-    for _ in range(5):
-        try:
-            return calibrant.capture(path, feeds, run=folder, keep="raw:2", memory=memory)
-        except ConfigError as told:
-            memory = re.findall(r"smallest possible figure is (\d+ ?MB)", str(told))[0]
-    raise AssertionError(memory)
+PARTED = ("residuals in a row", "residual, all observed", "dense block", "pools of 24 channels", "images of many sizes")
 
 
-def test_little_memory_parts_the_tensors_and_changes_nothing(tmp_path: Path) -> None:
-    g, last = Graph(x=["N", 3, 96, 96]), "x"
-    for i in range(6):
-        g.conv(last, f"c{i}", (3 if i == 0 else 24, 24), (1, 1))
-        last = g.add("Sigmoid", f"c{i}", f"s{i}")
-    g.look(last, 24)
-    found = Case(g.proto(), images(3, 3, 96, 96), ("x", *(f"s{i}" for i in range(6))))
-    path = models.save(found.proto, tmp_path / "m.onnx")
-    run = capture_with_least_memory(path, found.feeds, tmp_path / "run")
-    assert re.search(r" [2-9] groups of tensors", " ".join(run.read("events")["message"]))
-    expected = wide(twins(run.prepared_file, found.observed, found.feeds))
-    assert_tables_are(run.path, expected, range(3))
-    assert_activations_are(run.path, expected, range(3), 2)
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("name", PARTED)
+def test_tensors_observed_in_groups_are_the_same(
+    name: str, groups: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With little memory the data is read once for each group of tensors, and no bit depends on what else is observed."""
+    found = CASES[name]()
+    grouped(monkeypatch, groups)
+    path, order = models.save(found.proto, tmp_path / "m.onnx"), range(len(found.feeds))
+    for keep, kept in (("raw", None), ("raw:2", 2)):
+        run = calibrant.capture(path, found.feeds, run=tmp_path / "run", keep=keep, batch_size=2, restart=True)
+        expected = twins(run.prepared_file, found.observed, found.feeds)
+        assert_tables_are(run.path, expected, order)
+        assert_activations_are(run.path, expected, order, kept)
 
 
 # --- the first error ---------------------------------------------------------------------------------------------
@@ -252,6 +245,19 @@ def test_the_first_sample_that_onnxruntime_refuses_is_named(narrow: list[int], t
     for keep, batch_size in zip(KEEPS, (8, 2, 1), strict=True):
         with pytest.raises(DataError, match=f"sample {narrow[0]} .*: onnxruntime cannot run the model on it"):
             calibrant.capture(path, feeds, run=tmp_path / "run", keep=keep, batch_size=batch_size)
+        assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"], cores
+
+
+def test_a_model_that_onnxruntime_refuses_is_the_error_whatever_the_data(tmp_path: Path, cores: int) -> None:
+    """The node that it does not know lies behind everything that is observed, so that a capture could run."""
+    proto = fragile().proto()
+    proto.graph.node.append(models.node("Frobnicate", [proto.graph.output[0].name], "z", "strange", domain="my.domain"))
+    proto.opset_import.append(onnx.helper.make_opsetid("my.domain", 1))
+    proto.graph.output[0].name = "z"
+    path = models.save(proto, tmp_path / "m.onnx")
+    for feeds in (feeds_with(), feeds_with(nan=[0]), feeds_with(narrow=[1]), feeds_with(overflow=[8])):
+        with pytest.raises(ModelError, match=r"onnxruntime refuses the model: .*Frobnicate"):
+            calibrant.capture(path, feeds, run=tmp_path / "a/run", batch_size=2)
         assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"], cores
 
 
