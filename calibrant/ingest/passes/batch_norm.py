@@ -101,9 +101,11 @@ def _pair(conv: ir.Node) -> _Pair | None:
 
 def chain_of(node: ir.Node) -> NormChain | None:
     """Return what could be fused into a convolution with a constant weight, or None."""
+    if node.op_type not in FUSABLE_TYPES or node.domain:
+        return None
     tensor = initializer_tensor(parameter(node, 1))
     outputs, _ = channels(node, parameter(node, 1))
-    if node.op_type not in FUSABLE_TYPES or node.domain or tensor is None or outputs is None:
+    if tensor is None or outputs is None:
         return None
     return norm_chain(node, outputs, len(tensor.shape))
 
