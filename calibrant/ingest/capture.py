@@ -19,7 +19,7 @@ from calibrant.ingest.exposed_passes import ExposedPasses
 from calibrant.ingest.exposing import ExposedModel
 from calibrant.ingest.fold import TensorFold, statistics_tables, write_tables
 from calibrant.ingest.layers import layer_rows_of
-from calibrant.ingest.model import ModelInput, PreparedModel
+from calibrant.ingest.model import ModelInput, PreparedModel, prepared_proto
 from calibrant.ingest.recompute import recompute_statistics
 from calibrant.ingest.recorder import Recorder
 from calibrant.ingest.verify_inputs import save_verify_inputs
@@ -91,7 +91,9 @@ def capture_activations(
     """
     clock = Clock()
     plan = plan_capture(prepared, source, options, notice)
-    with ExposedModel(prepared_file(folder), prepared.tensors, threads=plan.run_threads) as model:
+    path = prepared_file(folder)
+    given = prepared_proto(prepared) or path
+    with ExposedModel(given, prepared.tensors, path.parent, threads=plan.run_threads) as model:
         passes = ExposedPasses(model, prepared, plan, clock)
         probed = passes.probe()
         keep = plan.keep

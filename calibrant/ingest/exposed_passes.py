@@ -1,16 +1,14 @@
 """The passes of a capture: one where all tensors are exposed at once, else one for each group of them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 
 from calibrant.errors import DataError
-from calibrant.ingest.batches import fixed_batch, join
 from calibrant.ingest.capture_pass import CapturePass, Clock, DiskGuard, SamplesSeen, tasks_of
 from calibrant.ingest.capture_plan import CapturePlan
-from calibrant.ingest.exposing import ExposedModel, Session
-from calibrant.ingest.model import CapturedTensor, PreparedModel
-from calibrant.ingest.opening import Opened, open_runner
+from calibrant.ingest.exposing import ExposedModel
+from calibrant.ingest.model import PreparedModel
+from calibrant.ingest.opening import Opened, open_blocked, open_runner
 from calibrant.ingest.recorder import Recorder
 from calibrant.ingest.runner import BatchRunner
 from calibrant.ingest.sample_axis import Probe
@@ -55,29 +53,28 @@ class ExposedPasses:
             self._only = self._open(0, self._plan.stream)
             self._probes = [self._only.found]
         else:
-            found = (self._open(group, self._plan.samples_again()).found for group in range(len(self._plan.groups)))
+            found = (
+                self._open(group, iter(self._plan.samples_again())).found for group in range(len(self._plan.groups))
+            )
             self._probes = [replace(one, alone=()) for one in found]  # what a pass holds is what was planned
         self.one_by_one = any(found.one_by_one for found in self._probes)
         self.events += [event for found in self._probes for event in found.events]
         layouts = tuple(layout for found in self._probes for layout in found.layouts)
         return Probe(layouts, self.one_by_one, tuple(self.events))
 
-    def _open(self, group: int, samples: Iterable[Sample]) -> Opened:
-        tensors = self._plan.groups[group]
-        session, stream = self._session(tensors, iter(samples))
-        with self._clock("probe"):
-            return open_runner(session, stream, replace(self._prepared, tensors=tensors))
-
-    def _session(
-        self, tensors: Sequence[CapturedTensor], samples: Iterator[Sample]
-    ) -> tuple[Session, Iterator[Sample]]:
+    def _open(self, group: int, samples: Iterator[Sample]) -> Opened:
+        """Open a session, in blocks of channels where that is faster: not where activations are written, nor for a part."""
+        tensors, threads = self._plan.groups[group], self._plan.memory.size.threads
+        prepared = replace(self._prepared, tensors=tensors)
+        if len(self._plan.groups) == 1 and not self._plan.keep.has_all:
+            with self._clock("session"):
+                sessions = self._model.sessions()
+            with self._clock("probe"):
+                return open_blocked(sessions, samples, prepared, threads)
         with self._clock("session"):
-            if self._plan.keep.has_all:
-                return self._model.session(tensors), samples
-            first = next(samples)
-            inputs = self._prepared.inputs
-            session = self._model.fast_session(tensors, join([first], inputs, fixed_batch(inputs)))
-            return session, chain([first], samples)
+            session = self._model.session(tensors)
+        with self._clock("probe"):
+            return open_runner(session.run, samples, prepared, threads=threads)
 
     def run(self, recorder: Recorder, seen: SamplesSeen, guard: DiskGuard | None, progress: Progress) -> None:
         """Run all passes; the first notes the samples.
@@ -104,8 +101,9 @@ class ExposedPasses:
         if self._only is not None:
             return self._only
         tensors, found = self._plan.groups[group], replace(self._probes[group], one_by_one=self.one_by_one)
-        samples = self._plan.stream if group == 0 else iter(self._plan.samples_again())
-        session, stream = self._session(tensors, samples)
+        stream = self._plan.stream if group == 0 else iter(self._plan.samples_again())
+        with self._clock("session"):
+            session = self._model.session(tensors)
         runner = BatchRunner(session.run, self._prepared.inputs, tensors, found)
         return Opened(runner, found, (), stream)
 

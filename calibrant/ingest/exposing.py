@@ -8,34 +8,51 @@ gives convolutions' tensors in blocks of channels.
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
-from calibrant.ingest.blocked import BlockedSession, blocked_values, proven_blocks
+import onnx
+
+from calibrant.ingest.blocked import blocked_values
 from calibrant.ingest.model import CapturedTensor
-from calibrant.ingest.samples import Array
 from calibrant.ingest.session import ActivationSession, SavedModel
 
-Session = ActivationSession | BlockedSession
+
+class Sessions(NamedTuple):
+    """Two sessions of the same tensors.
+
+    Attributes:
+        ordered: gives them as the model says.
+        blocked: gives some of them in blocks of channels, or None where none come so.
+        names: of these.
+    """
+
+    ordered: ActivationSession
+    blocked: ActivationSession | None
+    names: frozenset[str]
 
 
 class ExposedModel:
     """Opens sessions of one prepared model; used as a context, it takes its file away.
 
     Args:
-        path: the prepared model.
+        model: the prepared model: a message, or a file with external data beside it.
         tensors: all that the run captures.
+        folder: where the optimized model may lie meanwhile.
         threads: how many share one run; 0 for as many as there are cores.
     """
 
-    def __init__(self, path: Path, tensors: Sequence[CapturedTensor], *, threads: int = 0) -> None:
-        self._path = path
+    def __init__(
+        self, model: Path | onnx.ModelProto, tensors: Sequence[CapturedTensor], folder: Path, *, threads: int = 0
+    ) -> None:
+        self._model = model
         self._tensors = tuple(tensors)
         self._threads = threads
-        optimized = path.with_name(f".{path.stem}.{os.getpid()}.optimized.onnx")
+        optimized = folder / f".prepared.{os.getpid()}.optimized.onnx"
         self._saved = SavedModel(optimized, optimized.with_name(f"{optimized.name}.data"))
 
     def __enter__(self) -> Self:
         """Start."""
+        self._saved.path.parent.mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,33 +67,30 @@ class ExposedModel:
             ModelError: onnxruntime cannot load the model.
         """
         if tuple(tensors) == self._tensors:
-            return ActivationSession(self._path, tensors, threads=self._threads)
+            return ActivationSession(self._model, tensors, threads=self._threads)
         if not self._saved.path.exists():
-            self._whole()
-        return self._part(tensors)
+            self._optimizing()
+        return self._part(self._saved.path, tensors)
 
-    def fast_session(self, tensors: Sequence[CapturedTensor], feed: Mapping[str, Array]) -> Session:
-        """Return a session that gives these tensors, in blocks of channels where that can be proven and saves time.
-
-        Args:
-            tensors: what to give.
-            feed: of the first sample.
+    def sessions(self) -> Sessions:
+        """Return a session that gives all tensors, and one that spares convolutions' tensors their reordering.
 
         Raises:
             ModelError: onnxruntime cannot load the model.
         """
-        whole = None if self._saved.path.exists() else self._whole()
+        ordered = self._optimizing()
         if not self._saved.path.exists():
-            return self.session(tensors)
-        names = blocked_values(self._saved.path, tensors)
-        ordered = whole if whole is not None and tuple(tensors) == self._tensors else self._part(tensors)
-        if not names:
-            return ordered
-        return proven_blocks(self._part(tensors, names), ordered, tensors, names, feed) or ordered
+            return Sessions(ordered, None, frozenset())  # all that is captured are inputs
+        optimized = onnx.load(self._saved.path, load_external_data=False)
+        values = blocked_values(optimized, self._tensors)
+        blocked = self._part(self._saved.path, self._tensors, values) if values else None
+        return Sessions(ordered, blocked, frozenset(values))
 
-    def _whole(self) -> ActivationSession:
+    def _optimizing(self) -> ActivationSession:
         """Open the session of all tensors, and save what it made of the model."""
-        return ActivationSession(self._path, self._tensors, threads=self._threads, saves=self._saved)
+        return ActivationSession(self._model, self._tensors, threads=self._threads, saves=self._saved)
 
-    def _part(self, tensors: Sequence[CapturedTensor], blocked: Mapping[str, str] | None = None) -> ActivationSession:
-        return ActivationSession(self._saved.path, tensors, is_optimized=True, threads=self._threads, blocked=blocked)
+    def _part(
+        self, model: Path, tensors: Sequence[CapturedTensor], blocked: Mapping[str, str] | None = None
+    ) -> ActivationSession:
+        return ActivationSession(model, tensors, is_optimized=True, threads=self._threads, blocked=blocked)

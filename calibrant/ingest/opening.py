@@ -1,16 +1,18 @@
 """The first samples of a stream, tried alone and together, and the runner that follows from it."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import chain
 
-from calibrant.ingest.batches import can_join
-from calibrant.ingest.blocked import BlockedSession
+from calibrant.ingest.batches import can_join, fixed_batch, join
+from calibrant.ingest.blocked import in_blocks, proven_width
+from calibrant.ingest.exposing import Sessions
 from calibrant.ingest.model import ModelInput, PreparedModel
 from calibrant.ingest.runner import BatchRunner, refused
-from calibrant.ingest.sample_axis import PROBE_SAMPLES, Probe, probe
-from calibrant.ingest.samples import Sample
-from calibrant.ingest.session import ActivationSession, InferenceError
+from calibrant.ingest.sample_axis import PROBE_SAMPLES, Probe, RunModel, probe
+from calibrant.ingest.samples import Array, Sample
+from calibrant.ingest.session import InferenceError
 
 
 @dataclass(frozen=True)
@@ -30,22 +32,71 @@ class Opened:
     samples: Iterator[Sample]
 
 
-def open_runner(
-    session: ActivationSession | BlockedSession, samples: Iterator[Sample], prepared: PreparedModel
-) -> Opened:
+def open_runner(run: RunModel, samples: Iterator[Sample], prepared: PreparedModel, *, threads: int = 1) -> Opened:
     """Try the first samples, whatever the batch size will be.
+
+    Args:
+        run: gives the captured tensors of a feed.
+        samples: of the data.
+        prepared: the model.
+        threads: how many run samples at the same time.
 
     Raises:
         DataError: onnxruntime refuses them.
     """
     leading, stream = leading_samples(samples, prepared.inputs)
+    return _opened(run, leading, stream, prepared, threads)
+
+
+def open_blocked(sessions: Sessions, samples: Iterator[Sample], prepared: PreparedModel, threads: int) -> Opened:
+    """Do the same with tensors that come in blocks of channels, as far as the first sample proves that they do.
+
+    Raises:
+        DataError: onnxruntime refuses the first samples.
+    """
+    leading, stream = leading_samples(samples, prepared.inputs)
+    if sessions.blocked is None:
+        return _opened(sessions.ordered.run, leading, stream, prepared, threads)
+    feed = join(leading[:1], prepared.inputs, fixed_batch(prepared.inputs))
+    with ThreadPoolExecutor(1) as pool:
+        expected = pool.submit(sessions.ordered.run, feed)
+        opened = _opened(sessions.blocked.run, leading, stream, prepared, threads)
+        found = opened.found.alone[0] if opened.found.alone else sessions.blocked.run(feed)
+        triples = zip(prepared.tensors, found, expected.result(), strict=True)
+        width = proven_width((one, other) for tensor, one, other in triples if tensor.name in sessions.names)
+    if width is None:
+        return _opened(sessions.ordered.run, leading, stream, prepared, threads)
+    widths = [width if tensor.name in sessions.names else None for tensor in prepared.tensors]
+    return _in_blocks(opened, sessions.blocked.run, widths, prepared)
+
+
+def _opened(
+    run: RunModel, leading: list[Sample], stream: Iterator[Sample], prepared: PreparedModel, threads: int
+) -> Opened:
     try:
-        found = probe(session.run, leading, prepared.inputs, prepared.tensors)
+        found = probe(run, leading, prepared.inputs, prepared.tensors, threads=threads)
     except InferenceError as error:
         raise refused(error, 0, leading) from error
-    if isinstance(session, BlockedSession):
-        found = found.in_blocks(session.widths)
-    return Opened(BatchRunner(session.run, prepared.inputs, prepared.tensors, found), found, tuple(leading), stream)
+    return Opened(BatchRunner(run, prepared.inputs, prepared.tensors, found), found, tuple(leading), stream)
+
+
+def _in_blocks(opened: Opened, run: RunModel, widths: Sequence[int | None], prepared: PreparedModel) -> Opened:
+    """Return the same with a runner that gives tensors in the shapes that they have in memory."""
+
+    def shaped(arrays: list[Array]) -> list[Array]:
+        pairs = zip(arrays, widths, strict=True)
+        return [array if width is None else in_blocks(array, width) for array, width in pairs]
+
+    def run_in_blocks(feed: Mapping[str, Array]) -> list[Array]:
+        return shaped(run(feed))
+
+    layouts = tuple(
+        replace(layout, is_blocked=width is not None)
+        for layout, width in zip(opened.found.layouts, widths, strict=True)
+    )
+    found = replace(opened.found, layouts=layouts, alone=tuple(map(shaped, opened.found.alone)))
+    runner = BatchRunner(run_in_blocks, prepared.inputs, prepared.tensors, found)
+    return replace(opened, runner=runner, found=found)
 
 
 def leading_samples(samples: Iterator[Sample], inputs: Sequence[ModelInput]) -> tuple[list[Sample], Iterator[Sample]]:

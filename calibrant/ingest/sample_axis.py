@@ -5,6 +5,7 @@ stacked on a new first axis.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -89,11 +90,6 @@ class Probe:
     events: tuple[Event, ...]
     alone: tuple[list[Array], ...] = ()
 
-    def in_blocks(self, widths: Sequence[int | None]) -> "Probe":
-        """Return the same with the layouts of the tensors that come in blocks, those that have a width, marked."""
-        pairs = zip(self.layouts, widths, strict=True)
-        return replace(self, layouts=tuple(replace(layout, is_blocked=width is not None) for layout, width in pairs))
-
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
@@ -158,7 +154,12 @@ def _repeated(samples: Sequence[Sample], count: int) -> list[Sample]:
 
 
 def probe_alone(
-    run: RunModel, samples: Sequence[Sample], inputs: Sequence[ModelInput], tensors: Sequence[CapturedTensor]
+    run: RunModel,
+    samples: Sequence[Sample],
+    inputs: Sequence[ModelInput],
+    tensors: Sequence[CapturedTensor],
+    *,
+    threads: int = 1,
 ) -> Probe:
     """Probe a model that takes any batch size: samples alone against all in one batch of 3.
 
@@ -167,11 +168,14 @@ def probe_alone(
         samples: 1 to 3 that can be joined; fewer are repeated.
         inputs: of the model.
         tensors: for names in events.
+        threads: how many run at the same time.
     """
-    alone = [run(sample.values) for sample in samples]
+    with ThreadPoolExecutor(threads) as pool:
+        all_of_them = pool.submit(run, join(_repeated(samples, PROBE_SAMPLES), inputs))
+        alone = list(pool.map(run, (sample.values for sample in samples)))
     by_tensor = [[alone[i % len(alone)][t] for i in range(PROBE_SAMPLES)] for t in range(len(tensors))]
     try:
-        together = run(join(_repeated(samples, PROBE_SAMPLES), inputs))
+        together = all_of_them.result()
     except InferenceError as error:
         return replace(_refused(error, by_tensor), alone=tuple(alone))
     verdicts = [_judge(*pair) for pair in zip(by_tensor, together, strict=True)]
@@ -240,7 +244,12 @@ def _single_layout(tensor: CapturedTensor) -> Layout:
 
 
 def probe(
-    run: RunModel, samples: Sequence[Sample], inputs: Sequence[ModelInput], tensors: Sequence[CapturedTensor]
+    run: RunModel,
+    samples: Sequence[Sample],
+    inputs: Sequence[ModelInput],
+    tensors: Sequence[CapturedTensor],
+    *,
+    threads: int = 1,
 ) -> Probe:
     """Find the sample axis of every tensor, and whether the batch size changes any bit.
 
@@ -249,13 +258,14 @@ def probe(
         samples: 1 to 3 samples that can be joined, the first of the data.
         inputs: of the model.
         tensors: what is captured.
+        threads: how many run at the same time.
     """
     size = fixed_batch(inputs)
     if size == 1:
         return Probe(tuple(_single_layout(tensor) for tensor in tensors), False, ())
     if size is not None:
         return probe_positions(run, samples, inputs, tensors, size)
-    return probe_alone(run, samples, inputs, tensors)
+    return probe_alone(run, samples, inputs, tensors, threads=threads)
 
 
 def _named(tensors: Sequence[CapturedTensor]) -> str:

@@ -49,9 +49,10 @@ class SecondPass:
         """
         keys: list[str] = []
         tensors = tuple(tensor for tensor in self.prepared.tensors if tensor.tensor_id in tensor_ids)
-        with ExposedModel(prepared_file(self.folder), self.prepared.tensors) as model:
+        path = prepared_file(self.folder)
+        with ExposedModel(path, self.prepared.tensors, path.parent) as model:
             session = model.session(tensors)
-            opened = open_runner(session, self._read(keys), replace(self.prepared, tensors=tensors))
+            opened = open_runner(session.run, self._read(keys), replace(self.prepared, tensors=tensors))
             axes = [layout.axis for layout in opened.found.layouts]
             folds = {one.tensor_id: TensorFold(one, axis) for one, axis in zip(tensors, axes, strict=True)}
             for batch in make_batches(opened.samples, self.prepared.inputs, self.batch_size):

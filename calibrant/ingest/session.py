@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import onnx_ir as ir
+import onnx
 import onnxruntime
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from calibrant.errors import ModelError
+from calibrant.ingest.exposed_graph import exposing, has_external_data
 from calibrant.ingest.model import CapturedTensor
 from calibrant.ingest.samples import Array
+from calibrant.stats.run import PREPARED_FILE
 
 SESSION_ERRORS: Final = (
     state.EPFail, state.Fail, state.InvalidArgument, state.InvalidGraph, state.InvalidProtobuf, state.NotImplemented,
@@ -29,37 +30,18 @@ class InferenceError(ModelError):
     """Onnxruntime refused a feed that fits the model's declared inputs."""
 
 
-def values_by_name(model: ir.Model) -> dict[str, ir.Value]:
-    """Return the values that a model's nodes and constants give; an optimizer folds what depends on no input."""
-    values: dict[str, ir.Value] = dict(model.graph.initializers)
-    return values | {str(value.name): value for node in model.graph for value in node.outputs}
-
-
-def _expose(model: ir.Model, names: Sequence[str]) -> ir.Model:
-    """Make these values the only outputs and drop what they do not need."""
-    values = values_by_name(model)
-    model.graph.outputs[:] = [values[name] for name in names]
-    RemoveUnusedNodesPass()(model)
-    return model
-
-
-def _has_external_data(model: ir.Model) -> bool:
-    return any(isinstance(value.const_value, ir.ExternalTensor) for value in model.graph.initializers.values())
-
-
 @contextmanager
-def _session_source(model: ir.Model, path: Path, names: Sequence[str]) -> Iterator[bytes | str]:
-    """Give the exposing model as onnxruntime takes it: bytes, or a file beside its external data."""
-    _expose(model, names)
-    if not _has_external_data(model):
-        yield ir.to_proto(model).SerializeToString()
+def _session_source(model: onnx.ModelProto, beside: Path | None) -> Iterator[bytes | str]:
+    """Give a model as onnxruntime takes it: bytes, or a file beside its external data."""
+    if beside is None or not has_external_data(model):
+        yield model.SerializeToString()
         return
-    beside = path.with_name(f".{path.stem}.{os.getpid()}.exposing.onnx")
+    path = beside.with_name(f".{beside.stem}.{os.getpid()}.exposing.onnx")
     try:
-        ir.save(model, beside)
-        yield str(beside)
+        path.write_bytes(model.SerializeToString())
+        yield str(path)
     finally:
-        beside.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def session_options(*, is_optimized: bool = False, threads: int = 0) -> Any:
@@ -113,12 +95,14 @@ def check_loads(path: Path) -> None:
         raise ModelError(message) from error
 
 
-def _opened(path: Path, model: ir.Model, names: Sequence[str], options: Any) -> Any:
+def _opened(model: Path | onnx.ModelProto, names: Sequence[str], options: Any) -> Any:
+    path = model if isinstance(model, Path) else None
     try:
-        with _session_source(model, path, names) as source:
-            return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        source = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
+        with _session_source(exposing(source, names), path) as exposed:
+            return onnxruntime.InferenceSession(exposed, options, providers=["CPUExecutionProvider"])
     except SESSION_ERRORS as error:
-        message = f"{path}: onnxruntime cannot load the prepared model: {_one_line(error)}"
+        message = f"{path or PREPARED_FILE}: onnxruntime cannot load the prepared model: {_one_line(error)}"
         raise ModelError(message) from error
 
 
@@ -145,7 +129,7 @@ class ActivationSession:
     """Runs the prepared model and returns every captured tensor.
 
     Args:
-        path: the prepared model; external data lies beside it.
+        model: the prepared model: a file, with external data beside it, or a message, which stays as it is.
         tensors: what to return, in this order.
         is_optimized: the model was optimized before, with more tensors exposed.
         threads: how many share one run; 0 for as many as there are cores.
@@ -158,7 +142,7 @@ class ActivationSession:
 
     def __init__(
         self,
-        path: Path,
+        model: Path | onnx.ModelProto,
         tensors: Sequence[CapturedTensor],
         *,
         is_optimized: bool = False,
@@ -172,7 +156,7 @@ class ActivationSession:
         options = session_options(is_optimized=is_optimized, threads=threads)
         if saves is not None:
             saves.add_to(options)
-        self._session = _opened(path, ir.load(path), self._exposed, options) if self._exposed else None
+        self._session = _opened(model, self._exposed, options) if self._exposed else None
 
     def run(self, feed: Mapping[str, Array]) -> list[Array]:
         """Return the tensors of one feed, in their order; graph inputs come from the feed itself.

@@ -138,7 +138,7 @@ class ComputedData:
         """
         tensors = self._prepared.tensors
         session = ActivationSession(self._run.prepared_file, tensors)
-        runner = open_runner(session, iter(self._samples), self._prepared).runner
+        runner = open_runner(session.run, iter(self._samples), self._prepared).runner
         for number, sample in enumerate(self._samples):
             rows = runner.rows(Batch(number, (sample,)))
             values = {tensor.name: row[0].values[0] for tensor, row in zip(tensors, rows, strict=True)}
