@@ -246,6 +246,18 @@ def test_the_first_sample_that_onnxruntime_refuses_is_named(narrow: list[int], t
         assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"], cores
 
 
+@pytest.mark.parametrize(("nan", "narrow"), [(1, 2), (1, 5), (1, 8), (4, 5)])
+def test_the_first_bad_sample_is_named_whatever_is_wrong_with_it(
+    nan: int, narrow: int, tmp_path: Path, cores: int
+) -> None:
+    """A sample has NaN, and onnxruntime refuses a later one, which it may see before the values of the first are counted."""
+    path, feeds = models.save(fragile().proto(), tmp_path / "m.onnx"), feeds_with(nan=[nan], narrow=[narrow])
+    for batch_size in (1, 2, 3, 8):
+        with pytest.raises(DataError, match=f"tensor 'x' .*: 1 NaN in sample {nan} "):
+            calibrant.capture(path, feeds, run=tmp_path / "run", batch_size=batch_size)
+        assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"], cores
+
+
 def test_a_model_that_onnxruntime_refuses_is_the_error_whatever_the_data(tmp_path: Path, cores: int) -> None:
     """The node that it does not know lies behind everything that is observed, so that a capture could run."""
     proto = fragile().proto()
