@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from calibrant.errors import CalibrantError, ModelError, first_line, nearest
+from calibrant.ingest.file_tensors import Buffer, attach, parse_model
 
 _PROTOBUF_LIMIT: Final = 2**31  # bytes; protobuf reads no larger message
 _CHUNK: Final = 1 << 20
@@ -81,7 +83,7 @@ def hashed_model(path: Path) -> Iterator[tuple[ir.Model, Callable[[], str]]]:
     """
     data, digest = _read_bytes(path), hashlib.sha256()
     with ThreadPoolExecutor(1, thread_name_prefix="hash") as pool:
-        hashing = [pool.submit(digest.update, data)]
+        hashing = [pool.submit(digest.update, data.data)]
         model, files = _model_of(path, data)
         del data  # the file's bytes go as soon as they are hashed
         hashing += [pool.submit(_add_file, digest, file) for file in files]
@@ -100,14 +102,15 @@ def _add_file(digest: "hashlib._Hash", file: Path) -> None:
             digest.update(chunk)
 
 
-def _model_of(path: Path, data: bytes) -> tuple[ir.Model, list[Path]]:
+def _model_of(path: Path, data: Buffer) -> tuple[ir.Model, list[Path]]:
     """Return the model that a file holds, and the files of its external data."""
     model = _deserialize(path, _parse(path, data))
+    attach(model, data)
     _check_values(path, model)
     return model, _external_files(path, model)
 
 
-def _read_bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> Buffer:
     if not path.exists():
         siblings = [p.name for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
         message = f"model {path}: no such file{nearest(path.name, siblings)}"
@@ -119,19 +122,27 @@ def _read_bytes(path: Path) -> bytes:
         message = f"model {path}: larger than 2 GB in one file, which protobuf cannot read; save it with external data"
         raise ModelError(message)
     try:
-        return path.read_bytes()
+        return _buffer(path)
     except OSError as error:
         message = f"model {path}: cannot be read ({error.strerror}); check its permissions"
         raise ModelError(message) from error
 
 
-def _parse(path: Path, data: bytes) -> onnx.ModelProto:
-    proto = onnx.ModelProto()
-    if not data:
+def _buffer(path: Path) -> Buffer:
+    """Read a file into an array, for which the kernel gives large pages."""
+    with path.open("rb") as stream:
+        data = np.empty(path.stat().st_size, np.uint8)
+        data = data[: stream.readinto(data.data)]
+        rest = stream.read()
+    return np.concatenate([data, np.frombuffer(rest, np.uint8)]) if rest else data
+
+
+def _parse(path: Path, data: Buffer) -> onnx.ModelProto:
+    if not len(data):
         message = f"model {path}: the file is empty"
         raise ModelError(message)
     try:
-        proto.ParseFromString(data)
+        proto = parse_model(data)
     except Exception as error:  # protobuf's DecodeError; only the proto room may import protobuf to name it
         raise _not_onnx(path, data) from error
     if not proto.HasField("graph") or not proto.opset_import:
@@ -145,8 +156,8 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
     return proto
 
 
-def _not_onnx(path: Path, data: bytes) -> ModelError:
-    is_text = all(byte in b"\t\n\r" or byte >= 32 for byte in data[:256])
+def _not_onnx(path: Path, data: Buffer) -> ModelError:
+    is_text = all(byte in b"\t\n\r" or byte >= 32 for byte in data[:256].tobytes())
     if is_text:
         return ModelError(f"model {path}: not an ONNX model but a text file; expected a binary .onnx file")
     return ModelError(
