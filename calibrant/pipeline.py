@@ -65,8 +65,8 @@ def capture(
         keep: ``raw`` writes the activations as Parquet, ``raw:N`` those of the N samples of least content key, ``stats`` keeps the
             statistics only; they are of all samples in each case.
         fix_input: inputs to turn into constants, e.g. ``{"sr": 16000}``.
-        memory: what the process may take at most, in bytes or as ``4GB``. Batch size (where it is free) and the number of tensors
-            observed at once follow from it; no statistic does. By default what the machine has left.
+        memory: what the process may take at most, in bytes or as ``4GB``. How many samples run at once, and how many tensors are
+            observed at once, follows from it; no statistic does. By default what the machine has left.
         restart: replace an existing run.
         progress: called as ``progress(stage, done, total)``.
         notice: called with the estimate of the memory before the model runs, where `memory` is given.

@@ -17,7 +17,7 @@ def _describe(error: BaseException) -> str:
         where = error.filename or "a file or stdout"
         return f"{where}: {error.strerror or error}; use another place, or mend its permissions and its disk's space"
     if isinstance(error, MemoryError):
-        return f"out of memory ({error}); take a smaller --batch-size, or smaller samples"
+        return f"out of memory ({error}); give --memory a limit, or take smaller samples"
     return f"{type(error).__name__}: {error}; this is a fault of calibrant, run again with --traceback and report it"
 
 

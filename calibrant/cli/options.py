@@ -79,7 +79,7 @@ Prefix = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Samples a batch; it changes no statistic. [default: the model's, else 8]"),
+    typer.Option(min=1, metavar="N", help="Samples a batch, as batch_num counts them; it changes no statistic. [default: the model's, else 8]"),
 ]
 KeepOption = Annotated[
     str,
@@ -95,7 +95,7 @@ Memory = Annotated[
     typer.Option(
         metavar="SIZE",
         callback=_checked_memory,
-        help="Most memory to take, e.g. 4GB: decides the batch size where it is free, and how many tensors are observed at once.",
+        help="Most memory to take, e.g. 4GB: decides how many samples run at once, and how many tensors are observed at once.",
     ),
 ]
 Fit = Annotated[str, typer.Option("--fit", metavar="NAME", help="Name of the fit.")]
