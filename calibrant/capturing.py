@@ -188,18 +188,16 @@ def _capture_anew(
     notice: Notice,
 ) -> Run:
     from calibrant.ingest.capture import CaptureOptions, capture_activations
-    from calibrant.ingest.model import save_prepared
-    from calibrant.ingest.session import check_loads
+    from calibrant.ingest.saving import saved_beside
 
     with _new_run(request.run, _wanted(request, prepared), restart=request.restart) as run:
         progress("capture", 0, 0)
-        save_prepared(prepared, run.model_folder)
-        check_loads(run.prepared_file)
         options = CaptureOptions(
             request.batch_size, request.keep, request.config.batch_num, request.memory, request.fits_too
         )
-        with timed(seconds, "capture"):
-            result = capture_activations(prepared, source, run.path, options, progress, notice)
+        saved = saved_beside(prepared, run.model_folder, progress, alone=request.memory is not None)
+        with timed(seconds, "capture"), saved as report:
+            result = capture_activations(prepared, source, run.path, options, report, notice)
         run.replace_events(["ingest", "capture", "stats"], None, [*prepared.events, *result.events])
         run.update_info(
             data_fingerprint=result.data_fingerprint,

@@ -2,13 +2,17 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from errno import ENOSPC
 from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
 
+import calibrant
 from calibrant.errors import DataError, ModelError
 from calibrant.ingest import saving
 from calibrant.ingest.model import PreparedModel, load_prepared, prepare_model
@@ -17,6 +21,7 @@ from calibrant.ingest.session import check_loads
 from calibrant.stats.events import Progress
 from tests import models
 
+Array = npt.NDArray[Any]
 SECONDS = 60  # until a thread that waits for what never comes gives up
 
 
@@ -181,3 +186,74 @@ def test_weights_in_files_are_saved_before_the_block(tmp_path: Path) -> None:
     onnx.save(models.conv_relu(), path, save_as_external_data=True, location="m.data", size_threshold=0)
     run_beside(prepare_model(path), tmp_path, lambda _report: names.extend(names_in(tmp_path / "model")))
     assert names == ["prepared.onnx", "prepared.onnx.data"]
+
+
+def test_a_model_is_saved_before_the_block_where_nothing_may_run_beside(
+    prepared: PreparedModel, tmp_path: Path
+) -> None:
+    with saved_beside(prepared, tmp_path / "model", no_progress, alone=True):
+        names = names_in(tmp_path / "model")
+    assert names == ["prepared.onnx"]
+
+
+def captured(model: Path, folder: Path, samples: Sequence[Mapping[str, Array]]) -> object:
+    return calibrant.capture(model, samples, run=folder / "run")
+
+
+GOOD: Final = ({"x": np.ones((1, 3, 8, 8), np.float32)},)
+BAD: Final = ({"x": np.full((1, 3, 8, 8), np.nan, np.float32)},)
+
+
+def test_a_capture_leaves_nothing_where_the_model_and_the_samples_are_bad(
+    tmp_path: Path, held: threading.Event
+) -> None:
+    model = refused_model(tmp_path)
+    threading.Timer(0.3, held.set).start()
+    with pytest.raises(ModelError, match=r"onnxruntime refuses the model: .*Frobnicate"):
+        captured(model, tmp_path, BAD)
+    assert names_in(tmp_path) == ["refused.onnx"]
+
+
+def test_a_capture_of_bad_samples_says_so_where_the_model_is_good(tmp_path: Path) -> None:
+    model = models.save(models.conv_relu(), tmp_path / "m.onnx")
+    with pytest.raises(DataError, match="NaN"):
+        captured(model, tmp_path, BAD)
+    assert names_in(tmp_path) == ["m.onnx"]
+
+
+def test_a_capture_leaves_nothing_where_the_disk_is_full_for_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: threading.Event
+) -> None:
+    def full(_prepared: PreparedModel, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / "prepared.onnx").write_bytes(b"half")
+        assert held.wait(SECONDS)
+        raise OSError(ENOSPC, "No space left on device", str(folder))
+
+    monkeypatch.setattr(saving, "save_prepared", full)
+    threading.Timer(0.3, held.set).start()
+    model = models.save(models.conv_relu(), tmp_path / "m.onnx")
+    with pytest.raises(OSError, match="No space left on device"):
+        captured(model, tmp_path, GOOD)
+    assert names_in(tmp_path) == ["m.onnx"]
+
+
+def test_an_interrupted_capture_leaves_nothing(tmp_path: Path, held: threading.Event) -> None:
+    def samples() -> Iterator[Mapping[str, Array]]:
+        yield from GOOD
+        threading.Timer(0.3, held.set).start()
+        raise KeyboardInterrupt
+
+    model = models.save(models.conv_relu(), tmp_path / "m.onnx")
+    with pytest.raises(KeyboardInterrupt):
+        calibrant.capture(model, samples(), run=tmp_path / "run")
+    assert names_in(tmp_path) == ["m.onnx"]
+
+
+def test_an_old_run_stays_where_the_new_model_is_refused(tmp_path: Path) -> None:
+    captured(models.save(models.conv_relu(), tmp_path / "m.onnx"), tmp_path, GOOD)
+    before = calibrant.open_run(tmp_path / "run").info
+    with pytest.raises(ModelError, match="onnxruntime refuses the model"):
+        calibrant.capture(refused_model(tmp_path), GOOD, run=tmp_path / "run", restart=True)
+    assert calibrant.open_run(tmp_path / "run").info == before
+    assert names_in(tmp_path) == ["m.onnx", "refused.onnx", "run"]

@@ -23,7 +23,9 @@ def save_checked(prepared: PreparedModel, folder: Path) -> None:
 
 
 @contextmanager
-def saved_beside(prepared: PreparedModel, folder: Path, progress: Progress) -> Iterator[Progress]:
+def saved_beside(
+    prepared: PreparedModel, folder: Path, progress: Progress, *, alone: bool = False
+) -> Iterator[Progress]:
     """Save and check a prepared model while a block runs it.
 
     Where both fail, the error of the model is the one that is raised, whichever came first. The thread has ended when the block is
@@ -34,6 +36,7 @@ def saved_beside(prepared: PreparedModel, folder: Path, progress: Progress) -> I
         prepared: the model; what the block runs is made of its `prepared_proto`.
         folder: where it goes.
         progress: of the block.
+        alone: save before the block; whoever plans by what the process holds wants nothing beside.
 
     Yields:
         what the block calls in place of `progress`: it raises the error of the model, so that a capture ends at its next batch.
@@ -42,7 +45,7 @@ def saved_beside(prepared: PreparedModel, folder: Path, progress: Progress) -> I
         ModelError: onnxruntime refuses the model.
         OSError: it cannot be written.
     """
-    if prepared_proto(prepared) is None:
+    if alone or prepared_proto(prepared) is None:
         save_checked(prepared, folder)
         yield progress
         return
