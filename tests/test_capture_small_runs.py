@@ -294,11 +294,10 @@ def test_progress_that_raises_leaves_nothing(at: int, error: type[BaseException]
         if done >= at:
             raise error
 
-    feeds = images(12, 3, 5, 3)
-    for keep in KEEPS:
-        with pytest.raises(error):
-            calibrant.capture(path, feeds, run=tmp_path / "a/run", keep=keep, batch_size=2, progress=stop)
-        assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"], cores
+    feeds, keep = images(12, 3, 5, 3), KEEPS[(at + cores) % 3]
+    with pytest.raises(error):
+        calibrant.capture(path, feeds, run=tmp_path / "a/run", keep=keep, batch_size=2, progress=stop)
+    assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
     assert calibrant.capture(path, feeds, run=tmp_path / "a/run").info.samples == 12
 
 
@@ -313,17 +312,18 @@ def test_data_that_raises_leaves_nothing(at: int, error: type[BaseException], tm
                 raise error
             yield feed
 
-    for keep in KEEPS:
-        with pytest.raises((error, calibrant.CalibrantError)):
-            calibrant.capture(path, feeds(), run=tmp_path / "a/run", keep=keep, batch_size=2)
-        assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"], cores
+    with pytest.raises((error, calibrant.CalibrantError)):
+        calibrant.capture(path, feeds(), run=tmp_path / "a/run", keep=KEEPS[(at + cores) % 3], batch_size=2)
+    assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
 
 
 # --- progress ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", ["npz", "list", "iterator"])
-@pytest.mark.parametrize(("count", "batch_size"), [(1, 8), (5, 2), (17, 4), (9, 1)])
+@pytest.mark.parametrize(
+    ("source", "count", "batch_size"),
+    [("npz", 17, 4), ("npz", 1, 8), ("list", 5, 2), ("list", 8, 8), ("iterator", 9, 1), ("iterator", 17, 3)],
+)
 def test_progress_rises_to_the_total(source: str, count: int, batch_size: int, tmp_path: Path, cores: int) -> None:
     path, feeds = models.save(chain(16, (3, 3)).proto, tmp_path / "m.onnx"), images(count, 3, 3, 3)
     np.savez(tmp_path / "x.npz", x=np.concatenate([feed["x"] for feed in feeds]))
@@ -366,7 +366,7 @@ def test_few_samples_are_read_ahead(tmp_path: Path, cores: int) -> None:
     assert ahead[0] <= 4 * (cores + 3)
 
 
-@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("keep", ["raw:2", "stats"])
 def test_the_peak_of_memory_does_not_grow(keep: str, tmp_path: Path, cores: int) -> None:
     """Counted by numpy's allocations: the peaks of 64 samples of 0.5 MB and of 16 differ by a few samples at most."""
     g = Graph(x=["N", 32, 64, 64])
