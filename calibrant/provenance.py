@@ -33,6 +33,8 @@ def wanted_info(
         keep: what is kept of the activations.
         fix_input: inputs that were turned into constants.
     """
+    from calibrant.ingest.samples import KEY_HASH
+
     do_fusion, skip_fusion_layers = fusion_options(config)
     return RunInfo(
         model=str(model.resolve()),
@@ -45,6 +47,7 @@ def wanted_info(
         fix_input={name: str(value) for name, value in (fix_input or {}).items()},
         versions=_versions(),
         cpu=_cpu(),
+        key_hash=KEY_HASH,
     )
 
 
@@ -57,18 +60,25 @@ def differences(info: RunInfo, wanted: RunInfo) -> list[str]:
     """Say in words what differs between a run and what is asked for; nothing where the run can be reused."""
     checked = {
         "model": (info.model_hash, wanted.model_hash),
-        "data": (info.data_fingerprint, wanted.data_fingerprint),
+        "keys": (info.key_hash, wanted.key_hash),
+        "data": _fingerprints(info, wanted),
         "keep": (info.keep, wanted.keep),
         "do_fusion": (info.do_fusion, wanted.do_fusion),
         "skip_fusion_layers": (info.skip_fusion_layers, wanted.skip_fusion_layers),
         "fix_input": (dict(info.fix_input), dict(wanted.fix_input)),
     }
-    short = {"model": f"model {info.model}", "data": f"data {info.data} ({info.samples} samples)"}
-    return [
-        f"{short[name]} has other content" if name in short else f"{name} is {old}, asked for {new}"
-        for name, (old, new) in checked.items()
-        if old != new
-    ]
+    texts = {
+        "model": f"model {info.model} has other content",
+        "data": f"data {info.data} ({info.samples} samples) has other content",
+        "keys": f"an earlier calibrant captured it, and its sample keys ({info.key_hash}) do not tell whether the data is the same",
+    }
+    return [texts.get(name, f"{name} is {old}, asked for {new}") for name, (old, new) in checked.items() if old != new]
+
+
+def _fingerprints(info: RunInfo, wanted: RunInfo) -> tuple[str | None, str | None]:
+    """Return what tells whether the data is the same; nothing does where the keys are of another kind."""
+    is_told = info.key_hash == wanted.key_hash
+    return (info.data_fingerprint, wanted.data_fingerprint) if is_told else (None, None)
 
 
 def _versions() -> dict[str, str]:

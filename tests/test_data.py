@@ -1,5 +1,6 @@
 """Readers: every kind of data gives the same samples, and wrong data is refused by name."""
 
+import hashlib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from calibrant.errors import DataError, EmptyDataError
+from calibrant.ingest.batches import join
 from calibrant.ingest.data import DataSource, fingerprint, open_data
 from calibrant.ingest.model import ModelInput
 from calibrant.ingest.samples import fingerprint_of_keys, sample_key
@@ -65,6 +67,7 @@ def test_npz_takes_a_path_as_text(tmp_path: Path) -> None:
 
 
 def test_npz_reads_only_what_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibrant.ingest.samples.BLOCK_BYTES", 5 * 60 * 4)
     path = save_npz(tmp_path / "x.npz", image=images(100))
     sizes: list[int] = []
     read = zipfile.ZipExtFile.read
@@ -76,10 +79,11 @@ def test_npz_reads_only_what_is_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     source = open_data(path, [IMAGE])
     monkeypatch.setattr(zipfile.ZipExtFile, "read", spy)
     samples = iter(source)
-    next(samples)
-    next(samples)
-    assert sizes.count(60 * 4) == 2
-    assert all(0 <= size <= 60 * 4 for size in sizes)
+    for _ in range(5):
+        next(samples)
+    block = 4 * 60 * 4  # four samples: the greatest power of two that the limit allows
+    assert sizes.count(block) == 2
+    assert all(0 <= size <= block for size in sizes)
 
 
 def test_npz_joins_samples_of_equal_rank_along_the_batch_axis(tmp_path: Path) -> None:
@@ -198,6 +202,69 @@ def test_key_depends_on_names_dtypes_shapes_and_bytes() -> None:
         {"x": base.view(np.int32)}, {"x": base, "y": base}, {"x": -base * 0},
     ]  # fmt: skip
     assert len({sample_key(v) for v in variants}) == len(variants)
+
+
+def test_key_is_the_sha256_of_what_the_documentation_says() -> None:
+    x, y = np.float32([[1, 2]]), np.int64([7])
+    content = b"x\0<f4\0(1, 2)\0" + bytes.fromhex("0000803f 00000040") + b"y\0<i8\0(1,)\0" + b"\7" + bytes(7)
+    assert sample_key({"y": y, "x": x}) == hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize("layout", ["Fortran order", "every second", "read-only", "backwards"])
+def test_key_is_of_the_values_however_they_lie(layout: str) -> None:
+    x = images(2)
+    spread = np.zeros((2, 3, 4, 10), np.float32)
+    spread[..., ::2] = x
+    frozen = np.frombuffer(x.tobytes(), np.float32).reshape(x.shape)
+    same = {"Fortran order": np.asfortranarray(x), "every second": spread[..., ::2], "read-only": frozen,
+            "backwards": np.ascontiguousarray(x[..., ::-1])[..., ::-1]}  # fmt: skip
+    assert sample_key({"x": same[layout]}) == sample_key({"x": x})
+
+
+def test_key_tells_byte_orders_apart() -> None:
+    x = images(1)
+    assert sample_key({"x": x}) != sample_key({"x": x.astype(">f4")})
+
+
+def test_samples_of_a_file_or_feed_are_joined_without_a_copy(tmp_path: Path) -> None:
+    for data in (save_npz(tmp_path / "x.npz", image=images(5)), [{"image": images(5)}]):
+        samples = list(open_data(data, [IMAGE]))
+        joined = join(samples[1:4], [IMAGE])["image"]
+        assert np.shares_memory(joined, samples[2].values["image"])
+        np.testing.assert_array_equal(joined, images(5)[1:4])
+
+
+def test_samples_that_do_not_lie_in_order_are_joined_by_a_copy(tmp_path: Path) -> None:
+    a, b, c = open_data(save_npz(tmp_path / "x.npz", image=images(3)), [IMAGE])
+    other = list(open_data([{"image": images(3)}], [IMAGE]))[2]
+    for samples, order in (((a, c), [0, 2]), ((b, a), [1, 0]), ((a, a), [0, 0]), ((b, other), [1, 2])):
+        np.testing.assert_array_equal(join(samples, [IMAGE])["image"], images(3)[order])
+
+
+def test_samples_whose_batch_axis_is_not_the_first_are_joined_by_a_copy() -> None:
+    state = np.arange(60, dtype=np.float32).reshape(2, 5, 6)
+    samples = list(open_data([{"state": state}], [STATE]))
+    np.testing.assert_array_equal(join(samples[1:3], [STATE])["state"], state[:, 1:3])
+
+
+def test_several_inputs_of_unequal_size_are_read_in_blocks_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calibrant.ingest.samples.BLOCK_BYTES", 2 * 60 * 4)
+    tokens = np.arange(7 * 3, dtype=np.int64).reshape(7, 3)
+    path = save_npz(tmp_path / "x.npz", compressed=True, image=images(7), tokens=tokens)
+    for data in (path, [{"image": images(7), "tokens": tokens}]):
+        samples = list(open_data(data, [IMAGE, TOKENS]))
+        np.testing.assert_array_equal(np.concatenate([s.values["image"] for s in samples]), images(7))
+        np.testing.assert_array_equal(np.concatenate([s.values["tokens"] for s in samples]), tokens)
+
+
+def test_half_precision_samples_keep_their_bits(tmp_path: Path) -> None:
+    spec = ModelInput("half", np.dtype("float16"), ("N", 3), 0)
+    x = np.array([[1, 2.5, -0.0], [6e-8, 65504, 3]], np.float16)
+    samples = list(open_data(save_npz(tmp_path / "x.npz", half=x), [spec]))
+    assert [s.values["half"].tobytes() for s in samples] == [row.tobytes() for row in x]
+    assert join(samples, [spec])["half"].tobytes() == x.tobytes()
 
 
 def test_fingerprint_counts_equal_samples_and_ignores_order() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from calibrant.errors import ConfigError, DataError, ModelError
 from calibrant.ingest.data import DataSource
 from calibrant.ingest.model import ModelInput
-from calibrant.ingest.samples import Array, Sample
+from calibrant.ingest.samples import Array, Sample, side_by_side
 from calibrant.stats.events import Event
 
 DEFAULT_BATCH_SIZE = 8
@@ -82,10 +82,15 @@ def _shared_values(sample: Sample, inputs: Sequence[ModelInput]) -> dict[str, Ar
 
 def can_join(one: Sample, other: Sample, inputs: Sequence[ModelInput]) -> bool:
     """Return whether two samples fit into one batch: equal shapes, and equal values where an input has no batch axis."""
-    if one.shapes != other.shapes:
+    if any(value.shape != other.values[name].shape for name, value in one.values.items()):
         return False
     others = _shared_values(other, inputs)
-    return all(value.tobytes() == others[name].tobytes() for name, value in _shared_values(one, inputs).items())
+    return all(_is_same(value, others[name]) for name, value in _shared_values(one, inputs).items())
+
+
+def _is_same(one: Array, other: Array) -> bool:
+    """Return whether two arrays of equal shape have equal bits."""
+    return one is other or one.tobytes() == other.tobytes()
 
 
 def join(samples: Sequence[Sample], inputs: Sequence[ModelInput], size: int | None = None) -> dict[str, Array]:
@@ -102,7 +107,10 @@ def join(samples: Sequence[Sample], inputs: Sequence[ModelInput], size: int | No
 
 
 def _joined(values: list[Array], axis: int | None) -> Array:
-    return values[0] if axis is None or len(values) == 1 else np.concatenate(values, axis=axis)
+    if axis is None or len(values) == 1:
+        return values[0]
+    joined = side_by_side(values, axis)
+    return np.concatenate(values, axis=axis) if joined is None else joined
 
 
 def make_batches(

@@ -4,13 +4,14 @@ A feed maps input names to arrays of the model's own ranks with one or more samp
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from calibrant.errors import DataError, EmptyDataError
 from calibrant.ingest.model import ModelInput
-from calibrant.ingest.samples import Array, Sample, check_dtype, check_names, check_shape, make_sample
+from calibrant.ingest.samples import Array, Sample, check_dtype, check_names, check_shape, make_sample, samples_a_block
 
 Feed = Mapping[str, Array]
 
@@ -51,11 +52,17 @@ def _samples_in(feed: Mapping[str, Array], inputs: Sequence[ModelInput], where: 
     return count
 
 
-def _one_of(array: Array, spec: ModelInput, index: int) -> Array:
-    """Copy one sample; the caller may fill the same array again for its next feed."""
+def _parts(array: Array, spec: ModelInput, count: int) -> Iterator[Array]:
+    """Copy the samples, some at a time: those lie side by side. The caller may fill the same array again for its next feed."""
     if spec.batch_axis is None:
-        return array.copy()
-    return np.take(array, [index], axis=spec.batch_axis)
+        yield from repeat(array.copy(), count)
+        return
+    rows, shape = np.moveaxis(array, spec.batch_axis, 0), list(array.shape)
+    shape[spec.batch_axis] = 1
+    step = samples_a_block(array.nbytes // count)
+    for start in range(0, count, step):
+        block = np.array(rows[start : start + step], order="C")
+        yield from (row.reshape(shape) for row in block)
 
 
 def split_feed(feed: object, inputs: Sequence[ModelInput], number: int, first: int) -> Iterator[Sample]:
@@ -76,9 +83,10 @@ def split_feed(feed: object, inputs: Sequence[ModelInput], number: int, first: i
         raise DataError(message)
     check_names(feed, inputs, where)
     arrays = {spec.name: _checked_array(feed[spec.name], spec, where) for spec in inputs}
-    for index in range(_samples_in(arrays, inputs, where)):
-        values = {spec.name: _one_of(arrays[spec.name], spec, index) for spec in inputs}
-        yield make_sample(values, f"feed {number}", index)
+    count = _samples_in(arrays, inputs, where)
+    parts = {spec.name: _parts(arrays[spec.name], spec, count) for spec in inputs}
+    for index in range(count):
+        yield make_sample({name: next(values) for name, values in parts.items()}, f"feed {number}", index)
 
 
 def read_feeds(feeds: Iterable[object], inputs: Sequence[ModelInput]) -> Iterator[Sample]:

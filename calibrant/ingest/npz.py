@@ -15,7 +15,15 @@ from numpy.lib import format as npy_format
 
 from calibrant.errors import DataError
 from calibrant.ingest.model import ModelInput
-from calibrant.ingest.samples import Array, Sample, check_dtype, check_names, make_sample, single_sample_shape
+from calibrant.ingest.samples import (
+    Array,
+    Sample,
+    check_dtype,
+    check_names,
+    make_sample,
+    samples_a_block,
+    single_sample_shape,
+)
 
 _SUFFIX = ".npy"
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
@@ -124,19 +132,49 @@ def count_samples(path: Path, inputs: Sequence[ModelInput], beside: Sequence[str
     return count
 
 
-def _next_sample(stream: IO[bytes], header: StoredArray, shape: tuple[int, ...], where: str) -> Array:
-    size = math.prod(header.shape[1:]) * header.dtype.itemsize
-    data = stream.read(size)
-    if len(data) != size:
-        message = f"{where}: the file ends inside this sample ({len(data)} of {size} bytes); it was cut, write it again"
-        raise DataError(message)
-    return np.ndarray(shape, header.dtype, buffer=data)
+class _Reader:
+    """Reads the samples of one array, some at a time: those lie side by side in memory.
+
+    Args:
+        stream: of the array's member; its header is read.
+        spec: the input that it is for.
+        path: of the file.
+    """
+
+    def __init__(self, stream: IO[bytes], spec: ModelInput, path: Path) -> None:
+        self._stream, self._path = stream, path
+        header = read_header(stream, f"{path}: array '{spec.name}'")
+        self._shape = single_sample_shape(header.shape[1:], spec, str(path))
+        self._dtype = header.dtype
+        self._size = math.prod(self._shape) * header.dtype.itemsize
+        self._count = header.shape[0]
+        self._a_block = samples_a_block(self._size)
+        self._block = b""
+
+    def sample(self, position: int) -> Array:
+        """Return the next sample, which is the one at that position.
+
+        Raises:
+            DataError: the file ends before it does.
+        """
+        place = position % self._a_block
+        if place == 0:
+            self._block = self._stream.read(self._size * min(self._a_block, self._count - position))
+        start = self._size * place
+        if len(self._block) < start + self._size:
+            found = max(0, len(self._block) - start)
+            message = (
+                f"sample {position} ({self._path.name}[{position}]): the file ends inside this sample "
+                f"({found} of {self._size} bytes); it was cut, write it again"
+            )
+            raise DataError(message)
+        return np.ndarray(self._shape, self._dtype, self._block, start)
 
 
 def read_npz(path: Path, inputs: Sequence[ModelInput], beside: Sequence[str] = ()) -> Iterator[Sample]:
-    """Yield the samples of an ``.npz`` file, one at a time.
+    """Yield the samples of an ``.npz`` file.
 
-    Memory: one sample, and zlib's window for each compressed member.
+    Memory: for each input one sample, or 2 MB of smaller ones, and zlib's window where it is compressed.
 
     Raises:
         DataError: as `count_samples`, or the file is cut or damaged.
@@ -144,9 +182,7 @@ def read_npz(path: Path, inputs: Sequence[ModelInput], beside: Sequence[str] = (
     count = count_samples(path, inputs, beside)
     with _archive(path) as archive, ExitStack() as stack:
         streams = {spec.name: stack.enter_context(archive.open(spec.name + _SUFFIX)) for spec in inputs}
-        headers = {name: read_header(stream, f"{path}: array '{name}'") for name, stream in streams.items()}
-        shapes = {spec.name: single_sample_shape(headers[spec.name].shape[1:], spec, str(path)) for spec in inputs}
+        readers = {spec.name: _Reader(streams[spec.name], spec, path) for spec in inputs}
         for position in range(count):
-            where = f"sample {position} ({path.name}[{position}])"
-            values = {name: _next_sample(s, headers[name], shapes[name], where) for name, s in streams.items()}
+            values = {name: reader.sample(position) for name, reader in readers.items()}
             yield make_sample(values, path.name, position)

@@ -76,6 +76,7 @@ class RunInfo:
         seconds: how long each stage took.
         fits: the named fits.
         schema_version: version of the tables.
+        key_hash: what the content keys of the samples are made with; runs that do not say used blake2b (decision 0007).
     """
 
     model: str
@@ -96,6 +97,7 @@ class RunInfo:
     seconds: Mapping[str, float] = field(default_factory=dict)
     fits: Mapping[str, FitRecord] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
+    key_hash: str = "blake2b"
 
     @property
     def kept(self) -> Keep:
