@@ -583,7 +583,7 @@ def test_a_recorder_that_fails_removes_its_files(tmp_path: Path) -> None:
 def test_samples_rows_go_to_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     capture(models.depthwise(3), [{"x": images(12)}], tmp_path / "one", batch_size=2)
     monkeypatch.setattr(writer, "SAMPLE_ROWS", 7)
-    monkeypatch.setattr(writer, "SAMPLE_FRAMES", 2)
+    monkeypatch.setattr(writer, "SAMPLE_BATCHES", 2)
     capture(models.depthwise(3), [{"x": images(12)}], tmp_path / "parts", batch_size=2)
     parts = sorted((tmp_path / "parts/tables/samples").iterdir())
     assert [p.name for p in parts] == [f"part-{i:05d}.parquet" for i in range(3)]

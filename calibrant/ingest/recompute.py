@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import polars as pl
-
 from calibrant.errors import RunError
 from calibrant.ingest.fold import TensorFold, statistics_tables, write_tables
 from calibrant.ingest.model import CapturedTensor, PreparedModel
@@ -17,7 +15,7 @@ from calibrant.ingest.runner import Rows
 from calibrant.ingest.writer import SamplesWriter
 from calibrant.stats.captures import CaptureInfo, capture_folder, read_capture_info, read_capture_rows
 from calibrant.stats.events import Progress
-from calibrant.stats.sample_rows import sample_frame
+from calibrant.stats.sample_rows import SampleColumns, sample_columns
 
 
 def recompute_statistics(folder: Path, prepared: PreparedModel, progress: Progress) -> None:
@@ -45,7 +43,7 @@ def recompute_statistics(folder: Path, prepared: PreparedModel, progress: Progre
             for done, task in enumerate(tasks, 1):
                 fold, rows = task.result()
                 folds.append(fold)
-                samples.append([rows])
+                samples.append(rows)
                 progress("stats", done, len(tasks))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -65,7 +63,7 @@ def _checked_info(folder: Path, tensor: CapturedTensor) -> CaptureInfo:
 
 def _fold_captures(
     folder: Path, tensor: CapturedTensor, info: CaptureInfo, scratches: ScratchPool
-) -> tuple[TensorFold, pl.DataFrame]:
+) -> tuple[TensorFold, SampleColumns]:
     """Return the statistics of a tensor and its rows of the `samples` table."""
     fold, scratch = TensorFold(tensor, info.sample_axis), scratches.take()
     try:
@@ -73,7 +71,7 @@ def _fold_captures(
         rows = [fold.fold(Rows(numbers.tolist(), values), scratch) for numbers, values in pages]
     finally:
         scratches.give_back(scratch)
-    return fold, sample_frame(rows)
+    return fold, sample_columns(rows)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from threading import Lock
 from typing import Final, Self
 
 import numpy as np
-import polars as pl
 
 from calibrant.errors import DataError
 from calibrant.ingest.batches import Batch
@@ -20,7 +19,7 @@ from calibrant.ingest.samples import Sample
 from calibrant.ingest.writer import CaptureWriter, SamplesWriter, writing
 from calibrant.stats.captures import CaptureInfo, capture_folder
 from calibrant.stats.histogram import CountScratch
-from calibrant.stats.sample_rows import SampleRows, sample_frame
+from calibrant.stats.sample_rows import SampleColumns, SampleRows, sample_columns
 
 THREADS: Final = 2
 _FIXED_LIST_LIMIT: Final = 2**31 - 1  # Arrow's fixed-size lists count in int32
@@ -215,10 +214,12 @@ class Recorder:
             DataError: a value is NaN or infinite.
             RunError: the disk is full or the folder cannot be written.
         """
-        frame = sample_frame(sorted(folded, key=lambda part: part.tensor_id))
-        refuse_non_finite(frame, batch, {fold.tensor.tensor_id: fold.tensor for fold in self.folds})
+        if not folded:
+            return
+        rows = sample_columns(folded)
+        refuse_non_finite(rows, batch, {fold.tensor.tensor_id: fold.tensor for fold in self.folds})
         with writing(self._folder):
-            self._samples.append([frame])
+            self._samples.append(rows)
 
     def close(self) -> None:
         """Finish all files.
@@ -232,20 +233,21 @@ class Recorder:
                 tensor.close()
 
 
-def refuse_non_finite(frame: pl.DataFrame, batch: Batch, tensors: Mapping[int, CapturedTensor]) -> None:
+def refuse_non_finite(rows: SampleColumns, batch: Batch, tensors: Mapping[int, CapturedTensor]) -> None:
     """Refuse the first sample with NaN or infinity, naming its first tensor in topological order.
 
     Args:
-        frame: rows of the `samples` table.
+        rows: columns of the `samples` table.
         batch: whose samples they are.
         tensors: by tensor_id.
 
     Raises:
         DataError: naming tensor, node, sample and count.
     """
-    bad = frame.filter(pl.col("n_nan") + pl.col("n_inf") > 0).sort("sample", "tensor_id")
-    if bad.height:
-        number, tensor_id, n_nan, n_inf = bad.select("sample", "tensor_id", "n_nan", "n_inf").row(0)
+    bad = np.flatnonzero(rows["n_nan"] + rows["n_inf"])
+    if bad.size:
+        first = bad[np.lexsort((rows["tensor_id"][bad], rows["sample"][bad]))[0]]
+        number, tensor_id, n_nan, n_inf = (int(rows[name][first]) for name in ("sample", "tensor_id", "n_nan", "n_inf"))
         sample = batch.samples[max(number - batch.first, 0)]
         raise _non_finite(tensors[tensor_id], number, sample, n_nan, n_inf)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from calibrant.byte_sizes import bytes_text
@@ -20,14 +19,15 @@ from calibrant.errors import ModelError, RunError
 from calibrant.ingest.samples import Array
 from calibrant.stats.captures import PAGES_KEY, CaptureInfo, capture_folder
 from calibrant.stats.parquet_lists import MAGIC, Chunk, Column, RowGroup, footer, list_levels, page_header
-from calibrant.stats.tables import write_frame
+from calibrant.stats.sample_rows import SampleColumns, joined_columns, sorted_columns
+from calibrant.stats.tables import frame_of, write_frame
 
 ROW_GROUP_BYTES: Final = (
     8 * 2**20
 )  # a group ends once it has as many bytes; rows that come together are split above four times that
 PAGE_BYTES: Final = 2**30  # a page counts its bytes in 31 bits
 SAMPLE_ROWS: Final = 2**16  # rows of a part of the `samples` table
-SAMPLE_FRAMES: Final = 2**8  # frames that wait; a small frame costs far more memory than its rows
+SAMPLE_BATCHES: Final = 2**8  # batches that wait apart; small arrays cost far more memory than their rows
 
 _ELEMENTS: Final = {"float32": pa.float32(), "float16": pa.float16()}
 
@@ -162,26 +162,29 @@ class SamplesWriter:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._waiting: list[pl.DataFrame] = []
+        self._waiting: list[SampleColumns] = []
         self._rows = 0
         self._parts = 0
 
-    def append(self, frames: Iterable[pl.DataFrame]) -> None:
-        """Add rows."""
-        for frame in frames:
-            self._waiting.append(frame)
-            self._rows += frame.height
+    def append(self, columns: SampleColumns) -> None:
+        """Add rows.
+
+        Raises:
+            RunError: a part is due, and the disk is full or the folder cannot be written.
+        """
+        self._waiting.append(columns)
+        self._rows += columns["sample"].size
         if self._rows >= SAMPLE_ROWS:
             self.close()
-        elif len(self._waiting) >= SAMPLE_FRAMES:
-            self._waiting = [pl.concat(self._waiting, rechunk=True)]
+        elif len(self._waiting) >= SAMPLE_BATCHES:
+            self._waiting = [joined_columns(self._waiting)]
 
     def close(self) -> None:
         """Write the rows that wait, sorted, as one part."""
         if not self._rows:
             return
-        rows = pl.concat(self._waiting).sort("tensor_id", "sample")
-        write_frame("samples", rows, self._folder / f"part-{self._parts:05d}.parquet")
+        rows = sorted_columns(joined_columns(self._waiting))
+        write_frame("samples", frame_of("samples", rows), self._folder / f"part-{self._parts:05d}.parquet")
         self._waiting, self._rows, self._parts = [], 0, self._parts + 1
 
 

@@ -1,9 +1,10 @@
-"""Rows of the `samples` table: as arrays while a batch is folded, as one frame for all tensors of the batch."""
+"""Rows of the `samples` table: arrays until they are written."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from calibrant.stats.channels import SampleFold
@@ -26,13 +27,22 @@ class SampleRows(NamedTuple):
     fold: SampleFold
 
 
+SampleColumns = Mapping[str, npt.NDArray[Any]]
+
+
 def sample_frame(rows: Sequence[SampleRows]) -> pl.DataFrame:
     """Return rows of the `samples` table, in the order given; min and max are null where no value is finite."""
-    if not rows:
-        return empty_frame("samples")
+    return frame_of("samples", sample_columns(rows)) if rows else empty_frame("samples")
+
+
+def sample_columns(rows: Sequence[SampleRows]) -> SampleColumns:
+    """Return columns of the `samples` table in the order of the rows, at least one; min and max are NaN where no value is finite.
+
+    They hold nothing of the folded channels, which would take far more memory.
+    """
     sizes = [len(part.samples) for part in rows]
     folds = [part.fold for part in rows]
-    columns = {
+    return {
         "tensor_id": np.repeat(np.array([part.tensor_id for part in rows], np.int32), sizes),
         "sample": np.concatenate([np.asarray(part.samples, np.int64) for part in rows]),
         "n": np.repeat(np.array([part.n for part in rows], np.int64), sizes),
@@ -44,4 +54,14 @@ def sample_frame(rows: Sequence[SampleRows]) -> pl.DataFrame:
         "sum": np.concatenate([fold.total for fold in folds]),
         "sum_sq": np.concatenate([fold.total_squares for fold in folds]),
     }
-    return frame_of("samples", columns)
+
+
+def joined_columns(parts: Sequence[SampleColumns]) -> SampleColumns:
+    """Return the rows of all parts, at least one, in their order."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def sorted_columns(columns: SampleColumns) -> SampleColumns:
+    """Return rows by tensor, then by sample; equal ones stay in their order."""
+    order = np.lexsort((columns["sample"], columns["tensor_id"]))
+    return {name: values[order] for name, values in columns.items()}
