@@ -485,13 +485,22 @@ def test_a_model_without_changes_loads_from_external_data_only(tmp_path: Path) -
     assert initializer_value(load_prepared(tmp_path / "moved"), "w").shape == (4, 3, 3, 3)
 
 
-def test_the_message_of_a_prepared_model_is_made_once_and_saved_as_it_is(tmp_path: Path) -> None:
+def test_the_message_of_a_prepared_model_is_made_once(tmp_path: Path) -> None:
     prepared = prepare(models.conv_bn(), tmp_path)
-    proto = prepared_proto(prepared)
-    assert proto is not None
-    assert prepared_proto(prepared) is proto
+    assert prepared_proto(prepared) is not None
+    assert prepared_proto(prepared) is prepared_proto(prepared)
+
+
+def test_large_weights_lie_beside_the_message_and_in_the_file(tmp_path: Path) -> None:
+    proto = models.conv_relu(32, 64)
+    weight = onnx.numpy_helper.to_array(proto.graph.initializer[0])
+    prepared = prepare(proto, tmp_path)
+    message = prepared_proto(prepared)
+    assert message is not None
+    assert len(message.proto.SerializeToString()) < weight.nbytes
+    np.testing.assert_array_equal(message.weights["w"], weight)
     save_prepared(prepared, tmp_path / "saved")
-    assert (tmp_path / "saved" / "prepared.onnx").read_bytes() == proto.SerializeToString()
+    assert (tmp_path / "saved" / "prepared.onnx").read_bytes() == ir.to_proto(prepared.model).SerializeToString()
 
 
 def test_weights_in_files_make_no_message(tmp_path: Path) -> None:
@@ -506,8 +515,8 @@ def test_what_is_observed_later_is_in_the_message(tmp_path: Path) -> None:
     after = prepared_proto(observed)
     assert before is not None
     assert after is not None
-    assert "calibrant.observed" not in {entry.key for entry in before.metadata_props}
-    assert {entry.key: entry.value for entry in after.metadata_props}["calibrant.observed"] == '["y"]'
+    assert "calibrant.observed" not in {entry.key for entry in before.proto.metadata_props}
+    assert {entry.key: entry.value for entry in after.proto.metadata_props}["calibrant.observed"] == '["y"]'
 
 
 def test_an_unknown_initializer_is_named_with_the_nearest(tmp_path: Path) -> None:

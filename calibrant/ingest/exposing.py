@@ -14,6 +14,7 @@ import onnx
 
 from calibrant.ingest.blocked import blocked_values
 from calibrant.ingest.model import CapturedTensor
+from calibrant.ingest.model_message import ModelMessage
 from calibrant.ingest.session import ActivationSession, SavedModel
 
 
@@ -35,14 +36,14 @@ class ExposedModel:
     """Opens sessions of one prepared model; used as a context, it takes its file away.
 
     Args:
-        model: the prepared model: a message, or a file with external data beside it.
+        model: the prepared model: in memory, or a file with external data beside it.
         tensors: all that the run captures.
         folder: where the optimized model may lie meanwhile.
         threads: how many share one run; 0 for as many as there are cores.
     """
 
     def __init__(
-        self, model: Path | onnx.ModelProto, tensors: Sequence[CapturedTensor], folder: Path, *, threads: int = 0
+        self, model: Path | ModelMessage, tensors: Sequence[CapturedTensor], folder: Path, *, threads: int = 0
     ) -> None:
         self._model = model
         self._tensors = tuple(tensors)

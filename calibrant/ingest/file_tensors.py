@@ -7,7 +7,7 @@ where its values lie. Whatever is not as expected stays as it is, for protobuf t
 The encoding: https://protobuf.dev/programming-guides/encoding. The numbers of fields: onnx.proto.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any, Final
 
@@ -17,16 +17,16 @@ import onnx
 import onnx_ir as ir
 
 Buffer = npt.NDArray[np.uint8]
-_Tree = Mapping[int, Any]
+Parts = list[bytes | memoryview]
+Change = Callable[[memoryview, int, int], Parts]  # gives a message that lies between two places anew
+Changes = Mapping[int, Any]  # number of a field -> a Change, or the Changes of the fields in it
 
-_LARGE: Final = 1 << 12  # bytes; of smaller ones there are many, and they cost little
-_TENSOR: Final = "tensor"
-_FIELDS: Final[_Tree] = {
-    7: {5: _TENSOR, 1: {5: {5: _TENSOR}}}
-}  # graph: its initializers, and a node's attribute's tensor
-_RAW_DATA: Final = 9  # of a tensor
-_MARK: Final = "\0"  # the location of a tensor that was cut: the name of no file
-_BYTES: Final = {
+LARGE: Final = 1 << 12  # bytes; of smaller ones there are many, and they cost little
+MARK: Final = "\0"  # the location of a tensor that was cut: the name of no file
+GRAPH: Final = 7  # field of a model
+INITIALIZER: Final = 5  # field of a graph
+RAW_DATA: Final = 9  # field of a tensor
+BYTES: Final = {
     onnx.TensorProto.FLOAT: 4, onnx.TensorProto.FLOAT16: 2, onnx.TensorProto.DOUBLE: 8, onnx.TensorProto.INT64: 8,
     onnx.TensorProto.INT32: 4, onnx.TensorProto.INT8: 1, onnx.TensorProto.UINT8: 1,
 }  # fmt: skip
@@ -66,7 +66,7 @@ def parse_model(data: Buffer) -> onnx.ModelProto:
     """
     proto = onnx.ModelProto()
     try:
-        proto.ParseFromString(b"".join(_without(data.data, 0, len(data), _FIELDS)))
+        proto.ParseFromString(b"".join(changed(data.data, 0, len(data), _CUTS, LARGE)))
     except Exception:  # a message that cannot be walked, or protobuf's own error, which only the proto room may name
         proto = onnx.ModelProto()
         proto.ParseFromString(data.tobytes())
@@ -76,12 +76,12 @@ def parse_model(data: Buffer) -> onnx.ModelProto:
 def attach(model: ir.Model, data: Buffer) -> None:
     """Give the tensors that `parse_model` marked their values, which stay part of `data`."""
     for value in model.graph.initializers.values():
-        if isinstance(value.const_value, ir.ExternalTensor) and value.const_value.location == _MARK:
+        if isinstance(value.const_value, ir.ExternalTensor) and value.const_value.location == MARK:
             value.const_value = _file_tensor(data, value.const_value)
     for node in model.graph:
         for name, attribute in node.attributes.items():
             tensor = attribute.value if attribute.type == ir.AttributeType.TENSOR else None
-            if isinstance(tensor, ir.ExternalTensor) and tensor.location == _MARK:
+            if isinstance(tensor, ir.ExternalTensor) and tensor.location == MARK:
                 node.attributes[name] = ir.AttrTensor(name, _file_tensor(data, tensor), doc_string=attribute.doc_string)
 
 
@@ -132,35 +132,54 @@ def _fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int
         yield number, begin, content, at
 
 
-def _without(data: memoryview, start: int, end: int, tree: _Tree) -> Iterator[bytes | memoryview]:
-    """Yield the parts of a message without the values of large tensors."""
+def changed(data: memoryview, start: int, end: int, changes: Changes, above: int) -> Iterator[bytes | memoryview]:
+    """Yield the parts of a message with some of the messages in it changed.
+
+    Args:
+        data: holds the message.
+        start: where it begins.
+        end: where it ends.
+        changes: of its fields.
+        above: fields of at most so many bytes stay as they are.
+
+    Raises:
+        ValueError, IndexError: it is no message.
+    """
     done = start
     for number, begin, content, stop in _fields(data, start, end):
-        if stop - content <= _LARGE or number not in tree:
+        if stop - content <= above or number not in changes:
             continue
-        below = tree[number]
-        parts = _marked(data, content, stop) if below is _TENSOR else list(_without(data, content, stop, below))
+        change = changes[number]
+        parts = change(data, content, stop) if callable(change) else list(changed(data, content, stop, change, above))
         yield data[done:begin]
-        yield _encoded(number << 3 | 2) + _encoded(sum(map(len, parts)))
+        yield head(number, sum(map(len, parts)))
         yield from parts
         done = stop
     yield data[done:end]
 
 
-def _marked(data: memoryview, start: int, end: int) -> list[bytes | memoryview]:
+def head(number: int, length: int) -> bytes:
+    """Return what stands before a field of this length."""
+    return _encoded(number << 3 | 2) + _encoded(length)
+
+
+def _marked(data: memoryview, start: int, end: int) -> Parts:
     """Return the parts of a tensor: without its values and with a mark of their place, or as it is."""
-    whole: list[bytes | memoryview] = [data[start:end]]
-    found = [
-        (begin, content, stop) for number, begin, content, stop in _fields(data, start, end) if number == _RAW_DATA
-    ]
+    whole: Parts = [data[start:end]]
+    found = [(begin, content, stop) for number, begin, content, stop in _fields(data, start, end) if number == RAW_DATA]
     if len(found) != 1:
         return whole
     begin, content, stop = found[0]
     tensor = onnx.TensorProto.FromString(bytes(data[start:begin]) + bytes(data[stop:end]))
     is_plain = not tensor.external_data and not tensor.data_location and not tensor.HasField("segment")
-    if not is_plain or prod(tensor.dims) * _BYTES.get(tensor.data_type, 0) != stop - content or stop == content:
+    if not is_plain or prod(tensor.dims) * BYTES.get(tensor.data_type, 0) != stop - content or stop == content:
         return whole
     tensor.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in (("location", _MARK), ("offset", str(content)), ("length", str(stop - content))):
+    for key, value in (("location", MARK), ("offset", str(content)), ("length", str(stop - content))):
         tensor.external_data.add(key=key, value=value)
     return [tensor.SerializeToString()]
+
+
+_CUTS: Final[Changes] = {
+    GRAPH: {INITIALIZER: _marked, 1: {5: {5: _marked}}}
+}  # initializers, and the tensors of nodes' attributes

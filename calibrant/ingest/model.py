@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy.typing as npt
-import onnx
 import onnx_ir as ir
 
 from calibrant.errors import LayerNotFoundError, ModelError, nearest
 from calibrant.ingest.describe import SOURCE_HASH, describe_model, observe
 from calibrant.ingest.layers import layer_macs, layer_rows_of
+from calibrant.ingest.model_message import ModelMessage
 from calibrant.ingest.passes import batch_norm, cleanup, fix_input, names, parameters, shapes
 from calibrant.ingest.passes.constants import initializer_tensor
 from calibrant.ingest.prepared import CapturedTensor, ModelInput, PreparedModel
@@ -115,28 +115,29 @@ def _is_quantizing(node: ir.Node) -> bool:
     return named or node.domain.startswith("amct")
 
 
-def prepared_proto(prepared: PreparedModel) -> onnx.ModelProto | None:
-    """Return the prepared model as one message, which `save_prepared` writes as it is and a session can be made of.
+def prepared_proto(prepared: PreparedModel) -> ModelMessage | None:
+    """Return the prepared model in memory, which `save_prepared` writes as it is and a session can be made of.
 
     It is made once, at the first call; a PreparedModel that `observe` returns has its own. All who ask share it, on several threads:
-    nobody may change it, nor `prepared.model` from then on. Whoever needs other outputs changes a copy.
+    nobody may change it, nor `prepared.model` from then on. Whoever needs other outputs changes a copy of its message, and keeps hold of
+    the weights as long as a session uses them.
 
     Returns:
-        the message, weights included; None where weights lie in files or are too large for one message
+        the message and its large weights; None where weights lie in files or are too large for one message
         (`PreparedModel.has_external_weights`): then the file that `save_prepared` writes is what a session is made of.
     """
-    return prepared.proto
+    return prepared.message
 
 
 def save_prepared(prepared: PreparedModel, folder: Path) -> None:
     """Write ``prepared.onnx`` into a folder; large or external weights go to ``prepared.onnx.data``."""
     folder.mkdir(parents=True, exist_ok=True)
-    proto, path = prepared_proto(prepared), folder / PREPARED_FILE
-    if proto is None:
+    message, path = prepared_proto(prepared), folder / PREPARED_FILE
+    if message is None:
         # A tensor that is external already would be saved as a reference to the source's file, which is not in this folder.
         ir.save(prepared.model, path, external_data=f"{PREPARED_FILE}.data")
     else:
-        path.write_bytes(proto.SerializeToString())
+        message.save(path)
 
 
 def load_prepared(folder: Path) -> PreparedModel:

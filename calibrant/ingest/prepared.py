@@ -6,10 +6,10 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from calibrant.ingest.layers import Layer
+from calibrant.ingest.model_message import ModelMessage, message_of
 from calibrant.stats.events import Event
 
 _EXTERNAL_ABOVE: Final = 64 << 20  # bytes of weights; larger ones go to a file of their own
@@ -86,6 +86,6 @@ class PreparedModel:
         return is_large or any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
 
     @cached_property
-    def proto(self) -> onnx.ModelProto | None:
-        """The model as one message, as `calibrant.ingest.model.prepared_proto` says."""
-        return None if self.has_external_weights else ir.to_proto(self.model)
+    def message(self) -> ModelMessage | None:
+        """The model in memory, as `calibrant.ingest.model.prepared_proto` says."""
+        return None if self.has_external_weights else message_of(self.model)

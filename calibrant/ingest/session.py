@@ -15,6 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 from calibrant.errors import ModelError
 from calibrant.ingest.exposed_graph import exposing, has_external_data
 from calibrant.ingest.model import CapturedTensor
+from calibrant.ingest.model_message import ModelMessage
 from calibrant.ingest.samples import Array
 from calibrant.stats.run import PREPARED_FILE
 
@@ -95,15 +96,24 @@ def check_loads(path: Path) -> None:
         raise ModelError(message) from error
 
 
-def _opened(model: Path | onnx.ModelProto, names: Sequence[str], options: Any) -> Any:
+def _opened(model: Path | ModelMessage, names: Sequence[str], options: Any) -> Any:
     path = model if isinstance(model, Path) else None
     try:
-        source = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
-        with _session_source(exposing(source, names), path) as exposed:
+        source = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model.proto
+        graph = exposing(source, names)
+        if isinstance(model, ModelMessage):
+            _share(model.outside(graph.graph), options)
+        with _session_source(graph, path) as exposed:
             return onnxruntime.InferenceSession(exposed, options, providers=["CPUExecutionProvider"])
     except SESSION_ERRORS as error:
         message = f"{path or PREPARED_FILE}: onnxruntime cannot load the prepared model: {_one_line(error)}"
         raise ModelError(message) from error
+
+
+def _share(weights: Mapping[str, Array], options: Any) -> None:
+    """Let a session use these arrays as its weights, without a copy: they have to stay as long as it does."""
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
+    options.add_external_initializers(list(weights), values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +139,7 @@ class ActivationSession:
     """Runs the prepared model and returns every captured tensor.
 
     Args:
-        model: the prepared model: a file, with external data beside it, or a message, which stays as it is.
+        model: the prepared model: a file, with external data beside it, or what lies in memory, which stays as it is.
         tensors: what to return, in this order.
         is_optimized: the model was optimized before, with more tensors exposed.
         threads: how many share one run; 0 for as many as there are cores.
@@ -142,7 +152,7 @@ class ActivationSession:
 
     def __init__(
         self,
-        model: Path | onnx.ModelProto,
+        model: Path | ModelMessage,
         tensors: Sequence[CapturedTensor],
         *,
         is_optimized: bool = False,
@@ -150,6 +160,7 @@ class ActivationSession:
         saves: SavedModel | None = None,
         blocked: Mapping[str, str] | None = None,
     ) -> None:
+        self._model = model  # its weights are the session's
         self._tensors = tensors
         self._names = [tensor.name for tensor in tensors if not tensor.is_input]
         self._exposed = [(blocked or {}).get(name, name) for name in self._names]
