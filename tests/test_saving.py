@@ -16,8 +16,9 @@ import calibrant
 from calibrant.errors import DataError, ModelError
 from calibrant.ingest import saving
 from calibrant.ingest.model import PreparedModel, load_prepared, prepare_model
+from calibrant.ingest.model_message import ModelMessage
 from calibrant.ingest.saving import saved_beside
-from calibrant.ingest.session import check_loads
+from calibrant.ingest.session import loads
 from calibrant.stats.events import Progress
 from tests import models
 
@@ -60,11 +61,11 @@ def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Let the check begin only once this is set."""
     event = threading.Event()
 
-    def checks_later(path: Path) -> None:
+    def checks_later(model: ModelMessage) -> bool:
         assert event.wait(SECONDS)
-        check_loads(path)
+        return loads(model)
 
-    monkeypatch.setattr(saving, "check_loads", checks_later)
+    monkeypatch.setattr(saving, "loads", checks_later)
     return event
 
 

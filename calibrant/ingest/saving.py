@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from calibrant.ingest.model import PreparedModel, prepared_proto, save_prepared
-from calibrant.ingest.session import check_loads
+from calibrant.ingest.session import check_loads, loads
 from calibrant.stats.events import Progress
 from calibrant.stats.run import PREPARED_FILE
 
@@ -19,7 +19,9 @@ def save_checked(prepared: PreparedModel, folder: Path) -> None:
         OSError: it cannot be written.
     """
     save_prepared(prepared, folder)
-    check_loads(folder / PREPARED_FILE)
+    message = prepared_proto(prepared)
+    if message is None or not loads(message):
+        check_loads(folder / PREPARED_FILE)
 
 
 @contextmanager

@@ -96,6 +96,17 @@ def check_loads(path: Path) -> None:
         raise ModelError(message) from error
 
 
+def loads(model: ModelMessage) -> bool:
+    """Return whether onnxruntime takes a whole model; `check_loads` says of its file what it does not like."""
+    options = plain_options()
+    _share(model.outside(model.proto.graph), options)
+    try:
+        onnxruntime.InferenceSession(model.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except SESSION_ERRORS:
+        return False
+    return True
+
+
 def _opened(model: Path | ModelMessage, names: Sequence[str], options: Any) -> Any:
     path = model if isinstance(model, Path) else None
     try:
