@@ -38,10 +38,10 @@ def test_a_folder_is_no_model(tmp_path: Path) -> None:
 def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = models.save(models.conv_relu(), tmp_path / "m.onnx")
 
-    def refuse(*_: object) -> bytes:
+    def refuse(_self: Path) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)  # root may read everything, so modes do not show it
+    monkeypatch.setattr(Path, "read_bytes", refuse)  # root may read everything, so modes do not show it
     with pytest.raises(ModelError, match=r"cannot be read \(Permission denied\); check its permissions"):
         prepare_model(path)
 

@@ -122,19 +122,12 @@ def _read_bytes(path: Path) -> Buffer:
         message = f"model {path}: larger than 2 GB in one file, which protobuf cannot read; save it with external data"
         raise ModelError(message)
     try:
-        return _buffer(path)
+        return np.frombuffer(
+            path.read_bytes(), np.uint8
+        )  # large arrays of numpy's own lie in large pages, slow on some machines
     except OSError as error:
         message = f"model {path}: cannot be read ({error.strerror}); check its permissions"
         raise ModelError(message) from error
-
-
-def _buffer(path: Path) -> Buffer:
-    """Read a file into an array, for which the kernel gives large pages."""
-    with path.open("rb") as stream:
-        data = np.empty(path.stat().st_size, np.uint8)
-        data = data[: stream.readinto(data.data)]
-        rest = stream.read()
-    return np.concatenate([data, np.frombuffer(rest, np.uint8)]) if rest else data
 
 
 def _parse(path: Path, data: Buffer) -> onnx.ModelProto:
