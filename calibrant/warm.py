@@ -24,6 +24,7 @@ def compile_kernels() -> float:
     )
     from calibrant.stats.collector import TensorStatistics
     from calibrant.stats.histogram import LogLinearHistogram
+    from calibrant.stats.parquet_columns import differences
 
     start = time.perf_counter()
     ramp = np.linspace(-1, 3, 2**10, dtype=np.float32)
@@ -36,6 +37,7 @@ def compile_kernels() -> float:
     ):  # sorted, added to what was sorted, counted in the flat table, counted in pages
         statistics.update(np.resize(ramp, (2, 2, size)), [0, 1])
     statistics.channels_frame()
+    differences(np.arange(3))
     histogram = statistics.histogram
     for fitted in (fit_ifmr(histogram, IfmrOptions()), fit_hfmg(histogram, HfmgOptions())):
         data_quality(histogram, fitted)

@@ -1,22 +1,29 @@
 """Rows of a tensor folded into its statistics; capture and recomputation share this and the tables made from it."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import polars as pl
 
 from calibrant.ingest.joins import joins_table
+from calibrant.ingest.layers import Layer
 from calibrant.ingest.model import CapturedTensor, PreparedModel, initializer_value
 from calibrant.ingest.runner import Rows
 from calibrant.stats.captures import CONSTANT_SAMPLE
 from calibrant.stats.collector import TensorStatistics
 from calibrant.stats.histogram import CountScratch
+from calibrant.stats.parquet_columns import Pages, Part, pages_of
+from calibrant.stats.percentiles import SIDES
 from calibrant.stats.sample_rows import SampleRows
-from calibrant.stats.tables import SCHEMAS, conform, empty_frame, write_frame
-from calibrant.stats.weights import channels_first, weight_frame
+from calibrant.stats.tables import SCHEMAS, conform, empty_frame, joined_parts, plain_columns, write_frame, write_parts
+from calibrant.stats.weights import channels_first, weight_columns
+
+THREADS: Final = 2  # that make and encode rows of tables
 
 
 def digest_of(rows: Rows) -> bytes | None:
@@ -93,53 +100,64 @@ def _by_size(shape: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
     return (int(np.prod(shape, dtype=np.int64)) if shape else -1), shape
 
 
-def _joined(table: str, frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    parts = list(frames)
-    return conform(table, pl.concat(parts)) if parts else empty_frame(table)
+MakePart = Callable[[], Part]  # called on any thread
+Table = tuple[str, "pl.DataFrame | Sequence[MakePart]"]  # name, and its rows or what makes them
 
 
-def weights_table(prepared: PreparedModel) -> pl.DataFrame:
-    """Return the `weights` table: the output channels of every quantizable layer's weight."""
-    layers = [layer for layer in prepared.layers if layer.quantizable and layer.weight is not None]
-    frames = []
-    for layer in layers:
-        weight = initializer_value(prepared, str(layer.weight))
-        frames.append(weight_frame(layer.layer_id, channels_first(weight, layer.op_type, layer.groups)))
-    return _joined("weights", frames)
+def _weights_part(prepared: PreparedModel, layer: Layer) -> Part:
+    """Return rows of the `weights` table: the output channels of a layer's weight."""
+    rows = channels_first(initializer_value(prepared, str(layer.weight)), layer.op_type, layer.groups)
+    return {"layer_id": layer.layer_id, **weight_columns(layer.layer_id, rows)}
+
+
+def _together(makes: Sequence[MakePart]) -> list[MakePart]:
+    """Join rows that are few each: a page of their own would cost more than they do."""
+    return [lambda: joined_parts([make() for make in makes])] if makes else []
 
 
 def biases_table(prepared: PreparedModel) -> pl.DataFrame:
     """Return the `biases` table: the bias of each output channel of every quantizable layer that has one."""
     layers = [layer for layer in prepared.layers if layer.quantizable and layer.bias is not None]
-    frames = []
+    parts: list[Part] = []
     for layer in layers:
         values = np.ravel(initializer_value(prepared, str(layer.bias))).astype(np.float32)
-        channels = np.arange(values.size, dtype=np.int32)
-        frames.append(pl.DataFrame({"channel": channels, "value": values}).with_columns(layer_id=layer.layer_id))
-    return _joined("biases", frames)
+        parts.append({"layer_id": layer.layer_id, "channel": np.arange(values.size, dtype=np.int32), "value": values})
+    return conform("biases", pl.DataFrame(joined_parts(parts))) if parts else empty_frame("biases")
 
 
-def statistics_tables(folds: Sequence[TensorFold], prepared: PreparedModel) -> Iterator[tuple[str, pl.DataFrame]]:
+def statistics_tables(folds: Sequence[TensorFold], prepared: PreparedModel) -> Iterator[Table]:
     """Yield the tables of everything folded, sorted by their ids, the largest first; `samples` is written as it comes."""
     statistics = [fold.statistics for fold in folds]
-    yield "histograms", _joined("histograms", (s.histogram_frame() for s in statistics))
-    yield "extremes", _joined("extremes", (s.extremes_frame() for s in statistics))
-    yield "channels", _joined("channels", (s.channels_frame() for s in statistics))
+    weights = [layer for layer in prepared.layers if layer.quantizable and layer.weight is not None]
+    yield "histograms", [one.histogram_part for one in statistics]
+    yield "weights", _together([partial(_weights_part, prepared, layer) for layer in weights])
+    yield "channels", _together([one.channels_part for one in statistics])
+    yield "extremes", [partial(one.extremes_part, side) for one in statistics for side in SIDES]
     yield "tensors", pl.DataFrame([fold.table_row() for fold in folds], schema=SCHEMAS["tensors"])
-    yield "weights", weights_table(prepared)
     yield "biases", biases_table(prepared)
     yield "joins", joins_table(prepared)
 
 
-def write_tables(tables: Iterable[tuple[str, pl.DataFrame]], folder: Path) -> None:
-    """Write tables into a run folder, each whole or not at all, and on a thread while the next is built.
+def write_tables(tables: Iterable[Table], folder: Path) -> None:
+    """Write tables into a run folder, each whole or not at all, on threads that make and encode the rows of several at once.
 
     Raises:
         RunError: the disk is full or the folder cannot be written.
     """
-    with ThreadPoolExecutor(1) as pool:
-        writing = [
-            pool.submit(write_frame, name, frame, folder / "tables" / f"{name}.parquet") for name, frame in tables
-        ]
-        for task in writing:
+    with ThreadPoolExecutor(THREADS) as pool:
+        frames: list[Future[None]] = []
+        encoded: dict[Path, list[Future[Pages]]] = {}
+        for name, content in tables:
+            path = folder / "tables" / f"{name}.parquet"
+            if isinstance(content, pl.DataFrame):
+                frames.append(pool.submit(write_frame, name, content, path))
+            else:
+                encoded[path] = [pool.submit(_pages, name, make) for make in content]
+        for path, parts in encoded.items():
+            write_parts(path.stem, (part.result() for part in parts), path)
+        for task in frames:
             task.result()
+
+
+def _pages(table: str, make: MakePart) -> Pages:
+    return pages_of(make(), plain_columns(table))

@@ -47,11 +47,14 @@ class BinCounts:
         self._joined = None
         return self._pages
 
-    def pairs(self) -> Pairs:
-        """Return the occupied bins: keys, ascending, and their counts."""
-        if self._joined is None:
-            self._joined = self._pairs if self._pages is None else _added(self._pairs, self._pages.pairs())
-        return self._joined
+    def pairs(self, *, keep: bool = True) -> Pairs:
+        """Return the occupied bins: keys, ascending, and their counts; they are held for the next call if `keep`."""
+        if self._joined is not None:
+            return self._joined
+        joined = self._pairs if self._pages is None else _added(self._pairs, self._pages.pairs())
+        if keep:
+            self._joined = joined
+        return joined
 
 
 def _added(one: Pairs, two: Pairs) -> Pairs:

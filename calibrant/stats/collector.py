@@ -14,6 +14,8 @@ import polars as pl
 from calibrant.errors import SchemaError, ShapeError
 from calibrant.stats.channels import ChannelStatistics, fold_samples, require_equal
 from calibrant.stats.histogram import MANTISSA_BITS, CountScratch, LogLinearHistogram
+from calibrant.stats.parquet_columns import Part
+from calibrant.stats.percentiles import Side
 from calibrant.stats.sample_rows import SampleRows, sample_frame
 from calibrant.stats.tables import frame_of
 
@@ -121,6 +123,19 @@ class TensorStatistics:
     def extremes_frame(self) -> pl.DataFrame:
         """Return the tensor's rows of the `extremes` table: side max descending, then side min ascending."""
         return self.histogram.extremes_frame().select(pl.lit(self._tensor_id, pl.Int32).alias("tensor_id"), pl.all())
+
+    def histogram_part(self) -> Part:
+        """Return the tensor's rows of the `histograms` table for its file, by key."""
+        return {"tensor_id": self._tensor_id, **self.histogram.bin_columns(keep=False)}
+
+    def extremes_part(self, side: Side) -> Part:
+        """Return the rows of one side of the `extremes` table for its file, in the order of `extremes_frame`."""
+        values, counts = self.histogram.largest if side == "max" else self.histogram.smallest
+        return {"tensor_id": self._tensor_id, "side": side, "value": values, "count": counts}
+
+    def channels_part(self) -> Part:
+        """Return the tensor's rows of the `channels` table for its file, by channel."""
+        return {"tensor_id": self._tensor_id, **self._channels.columns()}
 
     def _checked(self, batch: FloatArray, sample_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         array = np.asarray(batch)

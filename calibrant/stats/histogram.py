@@ -220,9 +220,10 @@ class LogLinearHistogram:
         counters = pl.DataFrame([self.counters()], schema=COUNTERS)
         return HistogramTables(pl.DataFrame(self.bin_columns()), self.extremes_frame(), counters)
 
-    def bin_columns(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the occupied bins as columns: key and count."""
-        return {"key": self.keys, "count": self.counts}
+    def bin_columns(self, *, keep: bool = True) -> dict[str, npt.NDArray[np.generic]]:
+        """Return the occupied bins as columns: key and count; they are held for the next who asks, unless told otherwise."""
+        keys, counts = self._tally.bins.pairs(keep=keep)
+        return {"key": keys, "count": counts}
 
     def extremes_frame(self) -> pl.DataFrame:
         """Return the extremes as rows: side max descending, then side min ascending."""

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from calibrant.stats.thrift import BYTES, I32, STRUCT, fields, i32, i64, sequence, structure, text, varint
+
 MAGIC: Final = b"PAR1"
-_BYTES, _I32, _I64, _LIST, _STRUCT = 8, 5, 6, 9, 12  # types of the compact protocol
 _INT64, _FLOAT, _FIXED = 2, 4, 7  # physical types of Parquet
 _REQUIRED, _REPEATED = 0, 2
 _LIST_LOGICAL, _FLOAT16_LOGICAL = 3, 15  # members of the union LogicalType
@@ -20,47 +21,6 @@ _LIST_CONVERTED: Final = 3
 _PLAIN, _RLE = 0, 3
 _PHYSICAL: Final = {"float32": _FLOAT, "float16": _FIXED, "int64": _INT64}
 _LEVEL_RUN: Final = 2**30  # levels of one run; its header counts in 32 bits
-
-Field = tuple[int, int, bytes]  # number, type, encoded value
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _i32(number: int, value: int) -> Field:
-    return number, _I32, _varint(value << 1)  # no negative number occurs; zigzag doubles the others
-
-
-def _i64(number: int, value: int) -> Field:
-    return number, _I64, _varint(value << 1)
-
-
-def _text(number: int, value: bytes) -> Field:
-    return number, _BYTES, _varint(len(value)) + value
-
-
-def _structure(number: int, fields: Iterable[Field]) -> Field:
-    return number, _STRUCT, _fields(fields)
-
-
-def _sequence(number: int, kind: int, items: Sequence[bytes]) -> Field:
-    head = bytes([len(items) << 4 | kind]) if len(items) < 15 else bytes([0xF0 | kind]) + _varint(len(items))
-    return number, _LIST, head + b"".join(items)
-
-
-def _fields(fields: Iterable[Field]) -> bytes:
-    """Encode a struct; the numbers of its fields ascend by less than 16."""
-    parts, last = [], 0
-    for number, kind, value in fields:
-        parts.append(bytes([(number - last) << 4 | kind]) + value)
-        last = number
-    return b"".join(parts) + b"\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +47,16 @@ class Column:
         leaf = self._leaf("element" if self.is_list else self.name)
         if not self.is_list:
             return [leaf]
-        logical = _structure(10, [_structure(_LIST_LOGICAL, [])])
-        head = [_i32(3, _REQUIRED), _text(4, self.name.encode()), _i32(5, 1), _i32(6, _LIST_CONVERTED), logical]
-        return [_fields(head), _fields([_i32(3, _REPEATED), _text(4, b"list"), _i32(5, 1)]), leaf]
+        logical = structure(10, [structure(_LIST_LOGICAL, [])])
+        head = [i32(3, _REQUIRED), text(4, self.name.encode()), i32(5, 1), i32(6, _LIST_CONVERTED), logical]
+        return [fields(head), fields([i32(3, _REPEATED), text(4, b"list"), i32(5, 1)]), leaf]
 
     def _leaf(self, name: str) -> bytes:
-        fields = [_i32(1, _PHYSICAL[self.dtype]), _i32(3, _REQUIRED), _text(4, name.encode())]
+        described = [i32(1, _PHYSICAL[self.dtype]), i32(3, _REQUIRED), text(4, name.encode())]
         if self.dtype == "float16":
-            fields.insert(1, _i32(2, 2))
-            fields.append(_structure(10, [_structure(_FLOAT16_LOGICAL, [])]))
-        return _fields(fields)
+            described.insert(1, i32(2, 2))
+            described.append(structure(10, [structure(_FLOAT16_LOGICAL, [])]))
+        return fields(described)
 
 
 @dataclass(slots=True)
@@ -130,23 +90,23 @@ class RowGroup:
         """Return its description for the footer."""
         parts = [_chunk(column, self.chunks[column.name]) for column in columns]
         total = sum(chunk.size for chunk in self.chunks.values())
-        return _fields([_sequence(1, _STRUCT, parts), _i64(2, total), _i64(3, self.rows)])
+        return fields([sequence(1, STRUCT, parts), i64(2, total), i64(3, self.rows)])
 
 
 def _chunk(column: Column, chunk: Chunk) -> bytes:
-    encodings = [_varint(code << 1) for code in ((_PLAIN, _RLE) if column.is_list else (_PLAIN,))]
-    path = [_varint(len(name)) + name for name in (part.encode() for part in column.path)]
-    fields = [
-        _i32(1, _PHYSICAL[column.dtype]), _sequence(2, _I32, encodings), _sequence(3, _BYTES, path), _i32(4, 0),
-        _i64(5, chunk.entries), _i64(6, chunk.size), _i64(7, chunk.size), _i64(9, chunk.offset),
+    encodings = [varint(code << 1) for code in ((_PLAIN, _RLE) if column.is_list else (_PLAIN,))]
+    path = [varint(len(name)) + name for name in (part.encode() for part in column.path)]
+    described = [
+        i32(1, _PHYSICAL[column.dtype]), sequence(2, I32, encodings), sequence(3, BYTES, path), i32(4, 0),
+        i64(5, chunk.entries), i64(6, chunk.size), i64(7, chunk.size), i64(9, chunk.offset),
     ]  # fmt: skip
-    return _fields([_i64(2, 0), _structure(3, fields)])
+    return fields([i64(2, 0), structure(3, described)])
 
 
 def _runs(pairs: Iterable[tuple[int, int]]) -> bytes:
     """Encode runs (count, level) of one bit each, with their length before them."""
     whole = ((min(_LEVEL_RUN, count - start), level) for count, level in pairs for start in range(0, count, _LEVEL_RUN))
-    encoded = b"".join(_varint(count << 1) + bytes([level]) for count, level in whole)
+    encoded = b"".join(varint(count << 1) + bytes([level]) for count, level in whole)
     return struct.pack("<I", len(encoded)) + encoded
 
 
@@ -170,8 +130,8 @@ def list_levels(rows: int, length: int, *, continues: bool = False) -> bytes:
 
 def page_header(entries: int, size: int) -> bytes:
     """Return the header of a page of `entries` numbers (and empty lists) whose levels and numbers take `size` bytes."""
-    data = [_i32(1, entries), _i32(2, _PLAIN), _i32(3, _RLE), _i32(4, _RLE)]
-    return _fields([_i32(1, 0), _i32(2, size), _i32(3, size), _structure(5, data)])
+    data = [i32(1, entries), i32(2, _PLAIN), i32(3, _RLE), i32(4, _RLE)]
+    return fields([i32(1, 0), i32(2, size), i32(3, size), structure(5, data)])
 
 
 def footer(columns: Sequence[Column], groups: Sequence[RowGroup], metadata: dict[bytes, bytes]) -> bytes:
@@ -182,15 +142,15 @@ def footer(columns: Sequence[Column], groups: Sequence[RowGroup], metadata: dict
         groups: in the order of the rows.
         metadata: key -> value, of the file.
     """
-    schema = [_fields([_text(4, b"schema"), _i32(5, len(columns))])]
+    schema = [fields([text(4, b"schema"), i32(5, len(columns))])]
     for column in columns:
         schema += column.schema()
-    pairs = [_fields([_text(1, key), _text(2, value)]) for key, value in metadata.items()]
-    described = _fields(
+    pairs = [fields([text(1, key), text(2, value)]) for key, value in metadata.items()]
+    described = fields(
         [
-            _i32(1, 1), _sequence(2, _STRUCT, schema), _i64(3, sum(group.rows for group in groups)),
-            _sequence(4, _STRUCT, [group.encoded(columns) for group in groups]), _sequence(5, _STRUCT, pairs),
-            _text(6, b"calibrant"),
+            i32(1, 1), sequence(2, STRUCT, schema), i64(3, sum(group.rows for group in groups)),
+            sequence(4, STRUCT, [group.encoded(columns) for group in groups]), sequence(5, STRUCT, pairs),
+            text(6, b"calibrant"),
         ]
     )  # fmt: skip
     return described + struct.pack("<I", len(described)) + MAGIC

@@ -1,7 +1,7 @@
 """AMCT's percentile from a histogram: which rank it has, and the value of a rank (docs/algorithms.md 2)."""
 
 import math
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
 KeyArray = npt.NDArray[np.uint32]
 Side = Literal["max", "min"]
+SIDES: Final[tuple[Side, ...]] = ("max", "min")
 
 FLT_EPSILON = 1.192092896e-7  # AMCT takes a percentile nearer to 1 than this as 1
 

@@ -1,18 +1,20 @@
 """The tables of a run: their columns, types and order (documented in docs/tables.md).
 
-Every table is Parquet with a schema version in its metadata; `write_frame` is the only place that writes one.
+Every table is Parquet with a schema version in its metadata; only `write_frame` and, for tables of numbers, `write_parts` write one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from calibrant.errors import RunError, SchemaError
+from calibrant.stats.parquet_columns import Pages, Part, PlainColumn, columns_file
 from calibrant.whole_files import whole_file
 
 SCHEMA_VERSION: Final = 1
@@ -22,6 +24,8 @@ _ID = pl.Int32()
 _COUNT = pl.Int64()
 _REAL = pl.Float64()
 _F32 = pl.Float32()
+
+_BOUNDS: Final = ("min", "max", "abs_max")  # NULL where no value is finite
 
 SCHEMAS: Final[dict[str, pl.Schema]] = {
     "inputs": pl.Schema({"sample": _COUNT, "key": pl.String(), "source": pl.String(), "position": _COUNT}),
@@ -219,8 +223,51 @@ def frame_of(table: str, columns: Mapping[str, npt.NDArray[np.generic]], **same:
     height = len(next(iter(columns.values())))
     all_columns = {**{name: np.full(height, value, np.int32) for name, value in same.items()}, **columns}
     frame = pl.DataFrame({name: all_columns[name] for name in SCHEMAS[table]}, schema=SCHEMAS[table])
-    bounds = [name for name in ("min", "max", "abs_max") if name in columns and np.isnan(columns[name]).any()]
+    bounds = [name for name in _BOUNDS if name in columns and np.isnan(columns[name]).any()]
     return frame.with_columns(pl.col(bounds).fill_nan(None)) if bounds else frame
+
+
+def joined_parts(parts: Sequence[Part]) -> dict[str, npt.NDArray[Any]]:
+    """Return the rows of parts, at least one, as arrays.
+
+    Example:
+        >>> joined_parts([{"a": 1, "b": np.array([5, 6])}, {"a": 2, "b": np.array([7])}])["a"].tolist()
+        [1, 1, 2]
+    """
+    sizes = [next(value.size for value in part.values() if isinstance(value, np.ndarray)) for part in parts]
+    joined = {}
+    for name, first in parts[0].items():
+        values = [part[name] for part in parts]
+        joined[name] = np.concatenate(values) if isinstance(first, np.ndarray) else np.repeat(np.array(values), sizes)
+    return joined
+
+
+def plain_columns(table: str) -> list[PlainColumn]:
+    """Return the columns of a table of numbers as its own file has them; min, max and abs_max may be absent."""
+    names = {
+        _ID: "int32",
+        pl.UInt32(): "uint32",
+        _COUNT: "int64",
+        _F32: "float32",
+        _REAL: "float64",
+        pl.String(): "text",
+    }
+    return [PlainColumn(name, names[dtype], name in _BOUNDS) for name, dtype in SCHEMAS[table].items()]
+
+
+def write_parts(table: str, parts: Iterable[Pages], path: Path) -> None:
+    """Write rows that `pages_of` encoded with the `plain_columns` of the table as its Parquet file, whole or not at all.
+
+    Raises:
+        RunError: the disk is full or the place is not writable.
+    """
+    filled = [pages for pages in parts if pages.rows]
+    if not filled:
+        write_frame(table, empty_frame(table), path)
+        return
+    content = columns_file(filled, plain_columns(table), _metadata(table))
+    with _written(path) as partial:
+        partial.write_bytes(content)
 
 
 def write_frame(table: str, frame: pl.DataFrame, path: Path) -> None:
@@ -230,11 +277,25 @@ def write_frame(table: str, frame: pl.DataFrame, path: Path) -> None:
         RunError: the disk is full or the place is not writable.
     """
     rows = conform(table, frame)
-    metadata = {"calibrant.table": table, "calibrant.schema_version": str(SCHEMA_VERSION)}
+    with _written(path) as partial:
+        rows.write_parquet(partial, metadata=_metadata(table), compression_level=_COMPRESSION_LEVEL)
+
+
+def _metadata(table: str) -> dict[str, str]:
+    return {"calibrant.table": table, "calibrant.schema_version": str(SCHEMA_VERSION)}
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[Path]:
+    """Give a place to write a table to.
+
+    Raises:
+        RunError: the disk is full or the place is not writable.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as partial:
-            rows.write_parquet(partial, metadata=metadata, compression_level=_COMPRESSION_LEVEL)
+            yield partial
     except (OSError, pl.exceptions.PolarsError) as error:
         message = f"{path}: cannot be written ({error}); free space on its disk, or mend its permissions"
         raise RunError(message) from error

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -110,12 +111,20 @@ def weight_frame(layer_id: int, rows: FloatArray) -> pl.DataFrame:
         >>> weight_frame(3, np.float32([[1, -2]])).row(0)
         (3, 0, 2, -2.0, 1.0, 2.0, -1.0, 5.0)
     """
+    return frame_of("weights", weight_columns(layer_id, rows), layer_id=layer_id)
+
+
+def weight_columns(layer_id: int, rows: FloatArray) -> dict[str, npt.NDArray[Any]]:
+    """Return what `weight_frame` returns, but the layer, as arrays; bounds are NaN where no value is finite.
+
+    Raises:
+        ShapeError: `rows` is not of rank 2.
+    """
     if rows.ndim != 2:
         message = f"layer {layer_id}: weight rows of shape {rows.shape}; expected (channels, elements)"
         raise ShapeError(message)
     fold = fold_samples(np.ascontiguousarray(rows, np.float32)[None, None])
     n = np.full(rows.shape[0], rows.shape[1], np.int64)
-    columns = channel_columns(
+    return channel_columns(
         n, fold.channel_minimum, fold.channel_maximum, fold.channel_totals[0], fold.channel_squares[0]
     )
-    return frame_of("weights", columns, layer_id=layer_id)
