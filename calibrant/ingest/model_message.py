@@ -62,18 +62,23 @@ def is_marked(tensor: onnx.TensorProto) -> bool:
 
 def message_of(model: ir.Model) -> ModelMessage:
     """Return a model as a message; no weight of it may lie in a file."""
-    weights: dict[str, Array] = {}
+    proto, initializers = skeleton_of(model), model.graph.initializers
+    outside = ((one.name, initializers[one.name].const_value) for one in proto.graph.initializer if is_marked(one))
+    return ModelMessage(proto, {name: np.ascontiguousarray(held.numpy()) for name, held in outside if held is not None})
+
+
+def skeleton_of(model: ir.Model) -> onnx.ModelProto:
+    """Return a model without the values of its large initializers, which have the location `MARK` instead."""
     held = {value: value.const_value for value in model.graph.initializers.values()}
     try:
         for value, tensor in held.items():
             if tensor is not None and tensor.nbytes > LARGE and tensor.dtype.value in BYTES:
-                weights[str(value.name)] = np.ascontiguousarray(tensor.numpy())
                 value.const_value = _mark(str(value.name), tensor)
-        proto = ir.to_proto(model)
+        proto: onnx.ModelProto = ir.to_proto(model)
     finally:
         for value, tensor in held.items():
             value.const_value = tensor
-    return ModelMessage(proto, weights)
+    return proto
 
 
 def _mark(name: str, tensor: ir.TensorProtocol) -> ir.ExternalTensor:

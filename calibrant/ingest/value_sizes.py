@@ -4,31 +4,24 @@ import math
 from collections.abc import Mapping
 
 import onnx
-import onnx_ir as ir
 
+from calibrant.ingest.model_message import is_marked, skeleton_of
 from calibrant.ingest.prepared import PreparedModel
 from calibrant.ingest.samples import Sample
 
-_SMALL = 1024  # elements of a constant that shapes may depend on; larger ones are left out of the copy
 
-
-def _without_weights(model: ir.Model) -> onnx.ModelProto:
+def _without_weights(prepared: PreparedModel) -> onnx.ModelProto:
     """Return a copy in which large weights are inputs, so that nothing large is copied."""
-    initializers = model.graph.initializers
-    every = dict(initializers)
-    constants = {name: value.const_value for name, value in every.items() if value.const_value is not None}
-    large = {name: constant for name, constant in constants.items() if constant.size > _SMALL}
-    try:
-        for name in large:
-            del initializers[name]
-        proto = ir.to_proto(model)
-    finally:
-        initializers.clear()
-        initializers.update(every)  # in their order
-    proto.graph.input.extend(
-        onnx.helper.make_tensor_value_info(name, constant.dtype.value, constant.shape.numpy())
-        for name, constant in large.items()
-    )
+    source = skeleton_of(prepared.model) if prepared.message is None else prepared.message.proto
+    proto = onnx.ModelProto()
+    proto.CopyFrom(source)
+    proto.graph.ClearField("initializer")
+    for tensor in source.graph.initializer:
+        if is_marked(tensor):
+            info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            proto.graph.input.append(info)
+        else:
+            proto.graph.initializer.append(tensor)
     return proto
 
 
@@ -40,7 +33,7 @@ def _fix_shape(info: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
 
 
 def _inferred(prepared: PreparedModel, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
-    proto = _without_weights(prepared.model)
+    proto = _without_weights(prepared)
     for info in proto.graph.input:
         if info.name in shapes:
             _fix_shape(info, shapes[info.name])
