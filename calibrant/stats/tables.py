@@ -201,6 +201,8 @@ def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
         SchemaError: a column is missing or one is unknown.
     """
     schema = SCHEMAS[table]
+    if frame.schema == schema:
+        return frame
     missing, unknown = set(schema) - set(frame.columns), set(frame.columns) - set(schema)
     if missing or unknown:
         message = f"table {table}: columns missing {sorted(missing)}, unknown {sorted(unknown)}"
