@@ -106,8 +106,10 @@ def test_a_first_sample_of_zeros_proves_nothing_and_changes_nothing(tmp_path: Pa
         assert table(tmp_path / "zeros first", name).equals(table(tmp_path / "zeros last", name))
 
 
-def reorder(source: str, target: str, channels: int) -> onnx.NodeProto:
-    return helper.make_node("ReorderOutput", [source], [target], domain="com.microsoft.nchwc", channels=channels)
+def reorder(source: str, target: str, channels: int, **more: int) -> onnx.NodeProto:
+    return helper.make_node(
+        "ReorderOutput", [source], [target], domain="com.microsoft.nchwc", channels=channels, **more
+    )
 
 
 def test_only_copies_that_nothing_reads_are_left_out() -> None:
@@ -119,14 +121,15 @@ def test_only_copies_that_nothing_reads_are_left_out() -> None:
             reorder(f"{name}_", name, channels)
             for name, channels in (("a", 32), ("b", 24), ("c", 16), ("d", 16), ("f", 16))
         ),
+        reorder("k_", "k", 32, channels_last=1),
         helper.make_node("Relu", ["c"], ["g"]),
         helper.make_node("If", ["condition"], ["h"], then_branch=inner, else_branch=inner),
     ]
-    graph = helper.make_graph(nodes, "g", [], [helper.make_empty_tensor_value_info(name) for name in "abcdf"])
-    tensors = [CapturedTensor(i, name, "", False, -1 if name == "f" else 1, None) for i, name in enumerate("abcdfg")]
+    graph = helper.make_graph(nodes, "g", [], [helper.make_empty_tensor_value_info(name) for name in "abcdfk"])
+    tensors = [CapturedTensor(i, name, "", False, -1 if name == "f" else 1, None) for i, name in enumerate("abcdfgk")]
     assert blocked_values(helper.make_model(graph), tensors) == {
         "a": "a_"
-    }  # 24 channels would be padded; c and d are read
+    }  # b would be padded; c and d are read; k ends in channels
 
 
 def test_what_exposed_values_do_not_need_is_cut_off() -> None:

@@ -74,7 +74,7 @@ def test_rows_are_the_samples_alone(model: Callable[[Array], Array], expected: L
 def test_a_constant_is_an_event() -> None:
     found = probed(CASES[-1][1])
     assert [e.message for e in found.events] == [
-        "tensor 't': no sample axis, and equal alone and in a batch of 3: constant, counted once"
+        "tensor 't': no sample axis, and equal alone and in a batch of 2: constant, counted once"
     ]
 
 
@@ -83,7 +83,7 @@ def test_last_bits_that_differ_make_the_model_run_one_by_one() -> None:
     assert found.one_by_one
     assert found.layouts == (Layout(Kind.SPLIT, 0),)
     assert [e.severity for e in found.events] == ["info"]
-    assert "values differ alone and in a batch of 3 by up to" in found.events[0].message
+    assert "values differ alone and in a batch of 2 by up to" in found.events[0].message
 
 
 def test_samples_that_mix_are_a_warning() -> None:
@@ -108,7 +108,7 @@ def test_a_model_that_refuses_batches() -> None:
 
     found = probe(run, samples(), [DYNAMIC], [TENSOR])
     assert found.one_by_one
-    assert found.events[0].message.endswith("onnxruntime refuses a batch of 3: cannot reshape")
+    assert found.events[0].message.endswith("onnxruntime refuses a batch of 2: cannot reshape")
 
 
 def test_fixed_batches_are_compared_by_position_and_say_so() -> None:

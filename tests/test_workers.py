@@ -56,6 +56,39 @@ def test_the_first_error_in_order_is_raised_and_nothing_goes_on() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("calibrant")]
 
 
+def test_items_that_fail_let_what_came_before_be_done() -> None:
+    def items() -> Iterator[int]:
+        yield from range(3)
+        message = "no fourth"
+        raise OSError(message)
+
+    def work(item: int, _: Turn) -> int:
+        time.sleep(0.02)
+        return item
+
+    workers: Workers[int, int] = Workers(2, work)
+    got: list[int] = []
+    with pytest.raises(OSError, match="no fourth"):
+        got.extend(item for item, _ in workers.results(items()))
+    assert got == [0, 1, 2]
+
+
+def test_an_error_in_the_work_comes_before_that_of_later_items() -> None:
+    def items() -> Iterator[int]:
+        yield 0
+        message = "no second"
+        raise OSError(message)
+
+    def work(item: int, _: Turn) -> int:
+        time.sleep(0.05)
+        message = f"item {item}"
+        raise ValueError(message)
+
+    workers: Workers[int, int] = Workers(2, work)
+    with pytest.raises(ValueError, match="item 0"):
+        list(workers.results(items()))
+
+
 def test_a_caller_that_stops_leaves_no_thread() -> None:
     workers: Workers[int, int] = Workers(2, lambda item, _: item)
     with closing(workers.results(range(100))) as results:

@@ -31,21 +31,24 @@ def blocked_values(model: onnx.ModelProto, tensors: Sequence[CapturedTensor]) ->
     Returns:
         captured tensor -> value of the model.
     """
-    reordered = {
-        node.output[0]: node for node in model.graph.node if node.domain == _DOMAIN and node.op_type == _REORDER
-    }
+    reordered = {node.output[0]: node for node in model.graph.node if _reorders(node)}
     needed = {name for node in model.graph.node for name in read_names(node)}
     found = {}
     for tensor in tensors:
         node = reordered.get(tensor.name)
         is_free = tensor.channel_axis == 1 and tensor.name not in needed
-        if node is not None and is_free and _channels(node) % _WHOLE == 0:
+        if node is not None and is_free and _integer(node, "channels") % _WHOLE == 0:
             found[tensor.name] = node.input[0]
     return found
 
 
-def _channels(node: onnx.NodeProto) -> int:
-    return next((attribute.i for attribute in node.attribute if attribute.name == "channels"), 1)
+def _integer(node: onnx.NodeProto, name: str) -> int:
+    return next((attribute.i for attribute in node.attribute if attribute.name == name), 0)
+
+
+def _reorders(node: onnx.NodeProto) -> bool:
+    """Return whether a node puts the channels in order and leaves them in front of the other axes."""
+    return node.domain == _DOMAIN and node.op_type == _REORDER and not _integer(node, "channels_last")
 
 
 def in_blocks(array: Array, width: int) -> Array:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,9 +18,11 @@ from calibrant.ingest.samples import Array, Sample
 from calibrant.ingest.session import InferenceError
 from calibrant.stats.events import Event, Severity
 
-PROBE_SAMPLES = 3
+PROBE_SAMPLES = 3  # that run alone: enough for duplicates at the start of the data not to pass for a constant
+JOINED_SAMPLES = 2  # that run together
 ROUNDING = 1e-3  # a larger difference, relative to the largest value, is no matter of rounding
 
+Item = TypeVar("Item")
 RunModel = Callable[[Mapping[str, Array]], list[Array]]
 
 
@@ -136,21 +139,22 @@ def _judge_rows(candidates: Sequence[Layout], together: Array, expected: Sequenc
 
 
 def _judge(alone: Sequence[Array], together: Array) -> _Verdict:
-    """Compare a tensor of samples alone with that of all of them together."""
-    count = len(alone)
+    """Compare a tensor of samples alone with that of the first two together."""
+    count = JOINED_SAMPLES
     if all(equal_bits(array, together) for array in alone):
         return _Verdict(Layout(Kind.CONSTANT), has_equal_bits=True)
-    if len({array.shape for array in alone}) > 1:
+    joined = _repeated(alone, count)
+    if len({array.shape for array in joined}) > 1:
         return _Verdict(Layout(Kind.WHOLE), has_equal_bits=False)
     axes = _grown_axes(alone[0].shape, together.shape, count)
     candidates = [Layout(Kind.SPLIT, axis, inner) for axis in axes for inner in (False, True)]
     if not candidates:
         return _Verdict(Layout(Kind.WHOLE), has_equal_bits=False)
-    return _judge_rows(candidates, together, alone)
+    return _judge_rows(candidates, together, joined)
 
 
-def _repeated(samples: Sequence[Sample], count: int) -> list[Sample]:
-    return [samples[i % len(samples)] for i in range(count)]
+def _repeated(items: Sequence[Item], count: int) -> list[Item]:
+    return [items[i % len(items)] for i in range(count)]
 
 
 def probe_alone(
@@ -161,32 +165,32 @@ def probe_alone(
     *,
     threads: int = 1,
 ) -> Probe:
-    """Probe a model that takes any batch size: samples alone against all in one batch of 3.
+    """Probe a model that takes any batch size: samples alone against two in one batch.
 
     Args:
         run: gives the captured tensors of a feed.
-        samples: 1 to 3 that can be joined; fewer are repeated.
+        samples: 1 to 3 that can be joined; one is repeated.
         inputs: of the model.
         tensors: for names in events.
         threads: how many run at the same time.
     """
     with ThreadPoolExecutor(threads) as pool:
-        all_of_them = pool.submit(run, join(_repeated(samples, PROBE_SAMPLES), inputs))
+        joined = pool.submit(run, join(_repeated(samples, JOINED_SAMPLES), inputs))
         alone = list(pool.map(run, (sample.values for sample in samples)))
-    by_tensor = [[alone[i % len(alone)][t] for i in range(PROBE_SAMPLES)] for t in range(len(tensors))]
+    by_tensor = [[arrays[t] for arrays in alone] for t in range(len(tensors))]
     try:
-        together = all_of_them.result()
+        together = joined.result()
     except InferenceError as error:
         return replace(_refused(error, by_tensor), alone=tuple(alone))
     verdicts = [_judge(*pair) for pair in zip(by_tensor, together, strict=True)]
-    events = tuple(_events(tensors, verdicts, f"alone and in a batch of {PROBE_SAMPLES}"))
+    events = tuple(_events(tensors, verdicts, f"alone and in a batch of {JOINED_SAMPLES}"))
     one_by_one = not all(v.has_equal_bits for v in verdicts)
     return Probe(tuple(v.layout for v in verdicts), one_by_one, events, tuple(alone))
 
 
 def _refused(error: InferenceError, by_tensor: Sequence[Sequence[Array]]) -> Probe:
     """The model runs single samples but no batch, whatever its input shapes say."""
-    message = f"the model runs one sample at a time: onnxruntime refuses a batch of {PROBE_SAMPLES}: {error}"
+    message = f"the model runs one sample at a time: onnxruntime refuses a batch of {JOINED_SAMPLES}: {error}"
     return Probe(tuple(Layout(Kind.WHOLE) for _ in by_tensor), True, (Event("capture", "warn", message),))
 
 

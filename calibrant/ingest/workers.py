@@ -1,7 +1,7 @@
 """Work shared among threads whose results come in the order of what was given."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final, Generic, TypeVar
 
@@ -42,12 +42,13 @@ class Workers(Generic[Item, Result]):
     def results(self, items: Iterable[Item]) -> Generator[tuple[Item, Result]]:
         """Yield each item with its result, in order; at most one item more than threads is in work or waits.
 
-        The first error in the order of the items is raised.
+        The first error in the order of the items is raised: what was given before the items failed comes first.
         """
         waiting: deque[tuple[Item, Future[Result]]] = deque()
+        given = _Given(items)
         with ThreadPoolExecutor(self._count, thread_name_prefix="calibrant") as pool:
             try:
-                for item in items:
+                for item in given:
                     turn = Turn(waiting[-1][1] if waiting else None)
                     waiting.append((item, pool.submit(self._work, item, turn)))
                     if len(waiting) == self._count + AHEAD:
@@ -56,6 +57,22 @@ class Workers(Generic[Item, Result]):
                     yield _finished(waiting)
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
+        if given.error is not None:
+            raise given.error
+
+
+class _Given(Generic[Item]):
+    """Items up to their end or their first error, which is kept."""
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        self.error: Exception | None = None
+        self._items = items
+
+    def __iter__(self) -> Iterator[Item]:
+        try:
+            yield from self._items
+        except Exception as error:
+            self.error = error
 
 
 def _finished(waiting: "deque[tuple[Item, Future[Result]]]") -> tuple[Item, Result]:
