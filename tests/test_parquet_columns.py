@@ -12,8 +12,8 @@ import pytest
 
 from calibrant.errors import RunError
 from calibrant.stats import parquet_columns
-from calibrant.stats.parquet_columns import Part, PlainColumn, columns_file, differences, pages_of
-from calibrant.stats.tables import SCHEMAS, joined_parts, plain_columns, write_parts
+from calibrant.stats.parquet_columns import Part, PlainColumn, columns_file, differences, joined_parts, pages_of
+from calibrant.stats.tables import SCHEMAS, plain_columns, write_parts
 
 Array = npt.NDArray[Any]
 Row = tuple[object, ...]

@@ -17,10 +17,10 @@ from calibrant.ingest.runner import Rows
 from calibrant.stats.captures import CONSTANT_SAMPLE
 from calibrant.stats.collector import TensorStatistics
 from calibrant.stats.histogram import CountScratch
-from calibrant.stats.parquet_columns import Pages, Part, pages_of
+from calibrant.stats.parquet_columns import Pages, Part, joined_parts, pages_of
 from calibrant.stats.percentiles import SIDES
 from calibrant.stats.sample_rows import SampleRows
-from calibrant.stats.tables import SCHEMAS, conform, empty_frame, joined_parts, plain_columns, write_frame, write_parts
+from calibrant.stats.tables import SCHEMAS, conform, empty_frame, plain_columns, write_frame, write_parts
 from calibrant.stats.weights import channels_first, weight_columns
 
 THREADS: Final = 2  # that make and encode rows of tables

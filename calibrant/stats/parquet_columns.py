@@ -69,6 +69,21 @@ class Pages:
     columns: Mapping[str, bytes | int | str]
 
 
+def joined_parts(parts: Sequence[Part]) -> dict[str, Array]:
+    """Return the rows of parts, at least one, as arrays.
+
+    Example:
+        >>> joined_parts([{"a": 1, "b": np.array([5, 6])}, {"a": 2, "b": np.array([7])}])["a"].tolist()
+        [1, 1, 2]
+    """
+    sizes = [next(value.size for value in part.values() if isinstance(value, np.ndarray)) for part in parts]
+    joined = {}
+    for name, first in parts[0].items():
+        values = [part[name] for part in parts]
+        joined[name] = np.concatenate(values) if isinstance(first, np.ndarray) else np.repeat(np.array(values), sizes)
+    return joined
+
+
 def pages_of(part: Part, columns: Sequence[PlainColumn]) -> Pages:
     """Encode rows; threads may do so at once.
 

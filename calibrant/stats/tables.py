@@ -3,18 +3,18 @@
 Every table is Parquet with a schema version in its metadata; only `write_frame` and, for tables of numbers, `write_parts` write one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from calibrant.errors import RunError, SchemaError
-from calibrant.stats.parquet_columns import Pages, Part, PlainColumn, columns_file
+from calibrant.stats.parquet_columns import Pages, PlainColumn, columns_file
 from calibrant.whole_files import whole_file
 
 SCHEMA_VERSION: Final = 1
@@ -227,21 +227,6 @@ def frame_of(table: str, columns: Mapping[str, npt.NDArray[np.generic]], **same:
     frame = pl.DataFrame({name: all_columns[name] for name in SCHEMAS[table]}, schema=SCHEMAS[table])
     bounds = [name for name in _BOUNDS if name in columns and np.isnan(columns[name]).any()]
     return frame.with_columns(pl.col(bounds).fill_nan(None)) if bounds else frame
-
-
-def joined_parts(parts: Sequence[Part]) -> dict[str, npt.NDArray[Any]]:
-    """Return the rows of parts, at least one, as arrays.
-
-    Example:
-        >>> joined_parts([{"a": 1, "b": np.array([5, 6])}, {"a": 2, "b": np.array([7])}])["a"].tolist()
-        [1, 1, 2]
-    """
-    sizes = [next(value.size for value in part.values() if isinstance(value, np.ndarray)) for part in parts]
-    joined = {}
-    for name, first in parts[0].items():
-        values = [part[name] for part in parts]
-        joined[name] = np.concatenate(values) if isinstance(first, np.ndarray) else np.repeat(np.array(values), sizes)
-    return joined
 
 
 def plain_columns(table: str) -> list[PlainColumn]:
