@@ -11,7 +11,7 @@ from onnx.external_data_helper import uses_external_data
 import calibrant
 from calibrant.errors import ExportError
 from calibrant.export import external_data, files
-from calibrant.ingest import model as ingest_model
+from calibrant.ingest import prepared
 
 BUILDERS = {
     "conv_bn": models.conv_bn, "depthwise": models.depthwise, "gemm": models.gemm, "integer_input": models.integer_input,
@@ -50,7 +50,7 @@ def feeds_of(proto: onnx.ModelProto) -> list[dict[str, np.ndarray]]:
 def everything_outside(monkeypatch):
     monkeypatch.setattr(files, "_EXTERNAL_FROM", 0)
     monkeypatch.setattr(external_data, "_SMALL", 0)
-    monkeypatch.setattr(ingest_model, "_EXTERNAL_ABOVE", 0)
+    monkeypatch.setattr(prepared, "_EXTERNAL_ABOVE", 0)
 
 
 def whole(proto: onnx.ModelProto, folder: Path) -> calibrant.Run:
