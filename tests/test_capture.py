@@ -31,6 +31,7 @@ from calibrant.ingest.session import ActivationSession
 from calibrant.ingest.verify_inputs import load_verify_inputs
 from calibrant.ingest.writer import CaptureWriter
 from calibrant.stats.captures import CaptureInfo
+from calibrant.stats.extremes import TopOrders
 from calibrant.stats.keep import Keep
 
 Array = npt.NDArray[Any]
@@ -589,3 +590,24 @@ def test_samples_rows_go_to_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [p.name for p in parts] == [f"part-{i:05d}.parquet" for i in range(3)]
     order = ["tensor_id", "sample"]
     assert table(tmp_path / "parts", "samples").sort(order).equals(table(tmp_path / "one", "samples"))
+
+
+def test_no_two_threads_merge_the_extremes_of_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait unsorted until somebody asks; tables are made on threads."""
+    settle, inside, overlaps = TopOrders._settle, set[int](), list[int]()
+
+    def slow(self: TopOrders) -> None:
+        if id(self) in inside:
+            overlaps.append(id(self))
+        inside.add(id(self))
+        time.sleep(0.002)
+        settle(self)
+        inside.discard(id(self))
+
+    monkeypatch.setattr(TopOrders, "_settle", slow)
+    large = np.random.default_rng(5).normal(size=(3, 3, 160, 160)).astype(np.float32)  # counted in a table, not sorted
+    capture(models.dynamic_shapes(), [{"x": large}], tmp_path, keep="stats")
+    assert not overlaps
+    values = table(tmp_path, "extremes").filter(side="max", tensor_id=0)["value"].to_numpy()
+    expected = np.unique(large)[::-1]
+    np.testing.assert_array_equal(values, expected[: values.size])

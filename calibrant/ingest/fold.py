@@ -132,8 +132,9 @@ def statistics_tables(folds: Sequence[TensorFold], prepared: PreparedModel) -> I
     yield "histograms", [one.histogram_part for one in statistics]
     yield "weights", _together([partial(_weights_part, prepared, layer) for layer in weights])
     yield "channels", _together([one.channels_part for one in statistics])
-    yield "extremes", [partial(one.extremes_part, side) for one in statistics for side in SIDES]
+    # Extremes that wait are merged when they are first asked for: here, before threads ask for them at once.
     yield "tensors", pl.DataFrame([fold.table_row() for fold in folds], schema=SCHEMAS["tensors"])
+    yield "extremes", [partial(one.extremes_part, side) for one in statistics for side in SIDES]
     yield "biases", biases_table(prepared)
     yield "joins", joins_table(prepared)
 

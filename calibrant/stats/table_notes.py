@@ -73,7 +73,8 @@ TABLE_NOTES: Final[Mapping[str, TableNote]] = {
             "tensor": "name of the value in the prepared model",
             "dtype": "float32 or float16",
             "rank": "number of axes",
-            "sample_axis": "axis along which samples lie; NULL where none does: a constant tensor, which is counted once, or a model that takes one sample only",
+            "sample_axis": "axis along which samples lie; NULL where none does: a constant tensor, which is counted once, "
+            "or a model that takes one sample only",
             "channel_axis": (
                 "1 for Conv, ConvTranspose and AveragePool, the last for Gemm and MatMul (of the first consumer)"
             ),
