@@ -21,6 +21,7 @@ from capturing import assert_same_tables, capture, captured, feeds_of, keyed_sam
 from shared_material import needs_shared, shared_inputs, shared_model
 
 from calibrant.errors import ConfigError, DataError, EmptyDataError, ModelError, RunError
+from calibrant.ingest import capture as capture_module
 from calibrant.ingest import capture_plan, writer
 from calibrant.ingest.capture import CaptureOptions, capture_activations
 from calibrant.ingest.data import open_data
@@ -593,21 +594,25 @@ def test_samples_rows_go_to_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_two_threads_merge_the_extremes_of_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They wait unsorted until somebody asks; tables are made on threads."""
-    settle, inside, overlaps = TopOrders._settle, set[int](), list[int]()
-
-    def slow(self: TopOrders) -> None:
-        if id(self) in inside:
-            overlaps.append(id(self))
-        inside.add(id(self))
-        time.sleep(0.002)
-        settle(self)
-        inside.discard(id(self))
-
-    monkeypatch.setattr(TopOrders, "_settle", slow)
+    """They wait unsorted until somebody asks; threads that make the table ask when none wait any more."""
+    write, waiting = capture_module.write_tables, list[int]()
     large = np.random.default_rng(5).normal(size=(3, 3, 160, 160)).astype(np.float32)  # counted in a table, not sorted
+
+    def looked_at(tables: Any, folder: Path) -> None:
+        def each() -> Iterator[Any]:
+            for name, content in tables:
+                if name == "extremes":
+                    waiting.extend(one._waiting_size for one in made)
+                yield name, content
+
+        assert any(one._waiting_size for one in made)
+        write(each(), folder)
+
+    made: list[TopOrders] = []
+    start = TopOrders.__init__
+    monkeypatch.setattr(TopOrders, "__init__", lambda self, keep: (made.append(self), start(self, keep))[1])
+    monkeypatch.setattr(capture_module, "write_tables", looked_at)
     capture(models.dynamic_shapes(), [{"x": large}], tmp_path, keep="stats")
-    assert not overlaps
+    assert waiting == [0] * len(made)
     values = table(tmp_path, "extremes").filter(side="max", tensor_id=0)["value"].to_numpy()
-    expected = np.unique(large)[::-1]
-    np.testing.assert_array_equal(values, expected[: values.size])
+    np.testing.assert_array_equal(values, np.unique(large)[::-1][: values.size])
