@@ -24,6 +24,7 @@ from calibrant.errors import ConfigError, DataError, EmptyDataError, ModelError,
 from calibrant.ingest import capture as capture_module
 from calibrant.ingest import capture_plan, writer
 from calibrant.ingest.capture import CaptureOptions, capture_activations
+from calibrant.ingest.cores import core_count
 from calibrant.ingest.data import open_data
 from calibrant.ingest.fold import TensorFold
 from calibrant.ingest.recorder import Recorder
@@ -538,7 +539,7 @@ def test_an_error_in_a_thread_reaches_the_caller(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(TensorFold, "fold", broken)
     with pytest.raises(RunError, match="cannot be written: disk gone; free space or choose another --run folder"):
         capture(models.depthwise(3), [{"x": images(40)}], tmp_path, batch_size=2)
-    assert calls[0] <= 2  # the first batch's two tensors
+    assert calls[0] <= core_count() + 1  # one a thread, and what a thread began before the error was told
     assert nothing_left(tmp_path)
     assert not [t for t in threading.enumerate() if t.name.startswith("calibrant")]
 
