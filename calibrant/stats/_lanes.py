@@ -15,33 +15,33 @@ from calibrant.stats._orders import INFINITY_ORDER, Number, Values
 
 LANES: Final = 16
 _MAGNITUDE: Final = 0x7FFFFFFF
-_F32, _F64, _I32, _I64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
-_SINGLES, _DOUBLES, _INTEGERS = (ir.VectorType(kind, LANES) for kind in (_F32, _F64, _I32))
+_F32, _F64, _I32, I64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
+_SINGLES, DOUBLES, INTEGERS = (ir.VectorType(kind, LANES) for kind in (_F32, _F64, _I32))
 _MASK: Final = ir.VectorType(ir.IntType(1), LANES)
-_FOLDED: Final = (_DOUBLES, _DOUBLES, *(_INTEGERS,) * 5)  # sum, squares, least, greatest, zeros, NaN, infinities
+_FOLDED: Final = (DOUBLES, DOUBLES, *(INTEGERS,) * 5)  # sum, squares, least, greatest, zeros, NaN, infinities
 
 Combine = Callable[[Any, Any], Any]
 
 
-def _repeated(value: int) -> Any:
-    return ir.Constant(_INTEGERS, [value] * LANES)
+def repeated(value: int) -> Any:
+    return ir.Constant(INTEGERS, [value] * LANES)
 
 
-def _start() -> list[Any]:
-    zero = ir.Constant(_DOUBLES, [0.0] * LANES)
-    return [zero, zero, _repeated(INFINITY_ORDER), _repeated(~INFINITY_ORDER), *(_repeated(0),) * 3]
+def start_vectors() -> list[Any]:
+    zero = ir.Constant(DOUBLES, [0.0] * LANES)
+    return [zero, zero, repeated(INFINITY_ORDER), repeated(~INFINITY_ORDER), *(repeated(0),) * 3]
 
 
-def _step(builder: Any, folded: Sequence[Any], values: Any, valid: Any | None) -> list[Any]:
+def step(builder: Any, folded: Sequence[Any], values: Any, valid: Any | None) -> list[Any]:
     """Add sixteen values, or the valid ones of them; what is not finite counts for no sum and no extreme."""
-    bits = builder.bitcast(values, _INTEGERS)
-    magnitude = builder.and_(bits, _repeated(_MAGNITUDE))
-    order = builder.xor(bits, builder.and_(builder.ashr(bits, _repeated(31)), _repeated(_MAGNITUDE)))
-    finite = builder.icmp_signed("<", magnitude, _repeated(INFINITY_ORDER))
-    tests = [builder.icmp_signed(sign, magnitude, _repeated(bound)) for sign, bound in _COUNTED]
+    bits = builder.bitcast(values, INTEGERS)
+    magnitude = builder.and_(bits, repeated(_MAGNITUDE))
+    order = builder.xor(bits, builder.and_(builder.ashr(bits, repeated(31)), repeated(_MAGNITUDE)))
+    finite = builder.icmp_signed("<", magnitude, repeated(INFINITY_ORDER))
+    tests = [builder.icmp_signed(sign, magnitude, repeated(bound)) for sign, bound in _COUNTED]
     if valid is not None:
         finite, tests = builder.and_(finite, valid), [builder.and_(test, valid) for test in tests]
-    wide = builder.fpext(builder.select(finite, values, ir.Constant(_SINGLES, [0.0] * LANES)), _DOUBLES)
+    wide = builder.fpext(builder.select(finite, values, ir.Constant(_SINGLES, [0.0] * LANES)), DOUBLES)
     below = builder.and_(finite, builder.icmp_signed("<", order, folded[2]))
     above = builder.and_(finite, builder.icmp_signed(">", order, folded[3]))
     return [
@@ -49,26 +49,26 @@ def _step(builder: Any, folded: Sequence[Any], values: Any, valid: Any | None) -
         builder.fadd(folded[1], builder.fmul(wide, wide)),
         builder.select(below, order, folded[2]),
         builder.select(above, order, folded[3]),
-        *(builder.sub(old, builder.sext(test, _INTEGERS)) for old, test in zip(folded[4:], tests, strict=True)),
+        *(builder.sub(old, builder.sext(test, INTEGERS)) for old, test in zip(folded[4:], tests, strict=True)),
     ]
 
 
 _COUNTED: Final = (("==", 0), (">", INFINITY_ORDER), ("==", INFINITY_ORDER))  # tests of zero, NaN, infinity
 
 
-def _load(builder: Any, address: Any) -> Any:
+def load_whole(builder: Any, address: Any) -> Any:
     loaded = builder.load(builder.bitcast(address, _SINGLES.as_pointer()))
     loaded.align = 4
     return loaded
 
 
-def _load_some(builder: Any, address: Any, count: Any) -> tuple[Any, Any]:
+def load_some(builder: Any, address: Any, count: Any) -> tuple[Any, Any]:
     """Load the first `count` of sixteen values without touching the memory of the others."""
-    positions = ir.Constant(_INTEGERS, list(range(LANES)))
+    positions = ir.Constant(INTEGERS, list(range(LANES)))
     first = builder.insert_element(
-        ir.Constant(_INTEGERS, ir.Undefined), builder.trunc(count, _I32), ir.Constant(_I32, 0)
+        ir.Constant(INTEGERS, ir.Undefined), builder.trunc(count, _I32), ir.Constant(_I32, 0)
     )
-    spread = builder.shuffle_vector(first, ir.Constant(_INTEGERS, ir.Undefined), _repeated(0))
+    spread = builder.shuffle_vector(first, ir.Constant(INTEGERS, ir.Undefined), repeated(0))
     valid = builder.icmp_signed("<", positions, spread)
     pointer = _SINGLES.as_pointer()
     function = ir.FunctionType(_SINGLES, [pointer, _I32, _MASK, _SINGLES])
@@ -84,15 +84,15 @@ def _looped(builder: Any, base: Any, whole: Any) -> list[Any]:
     head, body, done = (builder.append_basic_block(f"lanes.{part}") for part in ("head", "body", "done"))
     builder.branch(head)
     builder.position_at_end(head)
-    index, folded = builder.phi(_I64), [builder.phi(kind) for kind in _FOLDED]
+    index, folded = builder.phi(I64), [builder.phi(kind) for kind in _FOLDED]
     builder.cbranch(builder.icmp_signed("<", index, whole), body, done)
     builder.position_at_end(body)
-    values = _load(builder, builder.gep(base, [builder.mul(index, ir.Constant(_I64, LANES))]))
-    added = _step(builder, folded, values, None)
-    following = builder.add(index, ir.Constant(_I64, 1))
+    values = load_whole(builder, builder.gep(base, [builder.mul(index, ir.Constant(I64, LANES))]))
+    added = step(builder, folded, values, None)
+    following = builder.add(index, ir.Constant(I64, 1))
     builder.branch(head)
     for phi, first, next_one in zip(
-        (index, *folded), (ir.Constant(_I64, 0), *_start()), (following, *added), strict=True
+        (index, *folded), (ir.Constant(I64, 0), *start_vectors()), (following, *added), strict=True
     ):
         phi.add_incoming(first, before)
         phi.add_incoming(next_one, body)
@@ -104,10 +104,10 @@ def _with_rest(builder: Any, base: Any, whole: Any, rest: Any, folded: Sequence[
     """Emit the last, shorter vector, where there is one."""
     before = builder.basic_block
     tail, done = (builder.append_basic_block(f"lanes.{part}") for part in ("tail", "end"))
-    builder.cbranch(builder.icmp_signed(">", rest, ir.Constant(_I64, 0)), tail, done)
+    builder.cbranch(builder.icmp_signed(">", rest, ir.Constant(I64, 0)), tail, done)
     builder.position_at_end(tail)
-    address = builder.gep(base, [builder.mul(whole, ir.Constant(_I64, LANES))])
-    added = _step(builder, folded, *_load_some(builder, address, rest))
+    address = builder.gep(base, [builder.mul(whole, ir.Constant(I64, LANES))])
+    added = step(builder, folded, *load_some(builder, address, rest))
     builder.branch(done)
     builder.position_at_end(done)
     result = [builder.phi(kind) for kind in _FOLDED]
@@ -132,7 +132,7 @@ def _emit_fold(context: Any, builder: Any, signature: Any, arguments: Any) -> An
     """Emit the fold of ``values[start : start + count]``."""
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
     base, count = builder.gep(array.data, [arguments[1]]), arguments[2]
-    whole, rest = (op(count, ir.Constant(_I64, LANES)) for op in (builder.sdiv, builder.srem))
+    whole, rest = (op(count, ir.Constant(I64, LANES)) for op in (builder.sdiv, builder.srem))
     folded = _with_rest(builder, base, whole, rest, _looped(builder, base, whole))
 
     def chosen(sign: str) -> Combine:

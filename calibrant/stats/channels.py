@@ -10,16 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.errors import MergeError
-from calibrant.stats import _fold_kernels
+from calibrant.stats import _blocked_kernels, _fold_kernels
 from calibrant.stats._orders import INFINITY_ORDER, order_values
 from calibrant.stats.exact_sums import ExactSums
 
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
+Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[np.generic]
 
 SUM_BITS: Final = (-149, 168)  # float32 values, up to 2**40 of them
+FOLDED_WIDTHS: Final = (1, 2, 4, 8, 16)  # channels side by side that `fold_blocked` takes
 SQUARE_BITS: Final = (-298, 296)  # their squares
 
 
@@ -60,32 +62,58 @@ def fold_samples(blocks: Float32Array) -> SampleFold:
         >>> fold_samples(np.float32([[[[1, 2], [-3, 0]]]])).channel_totals.tolist()
         [[3.0, -3.0]]
     """
-    samples, _, channels, _ = blocks.shape
-    counts, ranges, reals = np.zeros((samples, 3), np.int64), np.zeros((samples, 2), np.int32), np.zeros((samples, 2))
-    totals, squares = np.zeros((samples, channels)), np.zeros((samples, channels))
-    least = np.full(channels, INFINITY_ORDER, np.int32)
-    greatest = np.full(channels, ~INFINITY_ORDER, np.int32)
+    room = _Room.of(blocks.shape[0], blocks.shape[2])
+    values = _flat(blocks)
+    _fold_kernels.fold_samples(values, values.view(np.uint32), blocks.shape, *room)
+    return room.result()
+
+
+def fold_blocked(blocks: Float32Array) -> SampleFold:
+    """Fold a batch of shape (N, blocks, inner, width), width channels side by side, with the result that the channels as runs give.
+
+    Example:
+        >>> fold_blocked(np.float32([[[[1, -3], [2, 0]]]])).channel_totals.tolist()
+        [[3.0, -3.0]]
+    """
+    samples, count, _, width = blocks.shape
+    room = _Room.of(samples, count * width)
+    _blocked_kernels.fold_blocked_samples(_flat(blocks), blocks.shape, *room)
+    return room.result()
+
+
+def _flat(blocks: Float32Array) -> Float32Array:
     values = blocks.reshape(-1)
     # Of the view alone: numba would compile all kernels twice, since inputs of a model are read-only.
     values.flags.writeable = False
-    _fold_kernels.fold_samples(
-        values, values.view(np.uint32), blocks.shape, counts, ranges, reals, totals, squares, least, greatest
-    )
-    extremes = order_values(ranges.reshape(-1)).reshape(samples, 2)
-    extremes[np.isinf(extremes)] = np.nan
-    return SampleFold(
-        counts[:, 0],
-        counts[:, 1],
-        counts[:, 2],
-        extremes[:, 0],
-        extremes[:, 1],
-        reals[:, 0],
-        reals[:, 1],
-        totals,
-        squares,
-        order_values(least),
-        order_values(greatest),
-    )
+    return values
+
+
+class _Room(NamedTuple):
+    """Arrays that the kernels fill."""
+
+    counts: Int64Array
+    ranges: Int32Array
+    reals: Float64Array
+    totals: Float64Array
+    squares: Float64Array
+    least: Int32Array
+    greatest: Int32Array
+
+    @classmethod
+    def of(cls, samples: int, channels: int) -> Self:
+        counts, ranges = np.zeros((samples, 3), np.int64), np.zeros((samples, 2), np.int32)
+        totals, squares = np.zeros((samples, channels)), np.zeros((samples, channels))
+        least = np.full(channels, INFINITY_ORDER, np.int32)
+        return cls(counts, ranges, np.zeros((samples, 2)), totals, squares, least, ~least)
+
+    def result(self) -> SampleFold:
+        """Return what was folded."""
+        extremes = order_values(self.ranges.reshape(-1)).reshape(-1, 2)
+        extremes[np.isinf(extremes)] = np.nan
+        n_zero, n_nan, n_inf = self.counts.T
+        (minimum, maximum), (total, squares) = extremes.T, self.reals.T
+        channels = self.totals, self.squares, order_values(self.least), order_values(self.greatest)
+        return SampleFold(n_zero, n_nan, n_inf, minimum, maximum, total, squares, *channels)
 
 
 class ChannelStatistics:

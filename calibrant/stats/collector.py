@@ -12,7 +12,14 @@ import numpy.typing as npt
 import polars as pl
 
 from calibrant.errors import SchemaError, ShapeError
-from calibrant.stats.channels import ChannelStatistics, fold_samples, require_equal
+from calibrant.stats.channels import (
+    FOLDED_WIDTHS,
+    ChannelStatistics,
+    SampleFold,
+    fold_blocked,
+    fold_samples,
+    require_equal,
+)
 from calibrant.stats.histogram import MANTISSA_BITS, CountScratch, LogLinearHistogram
 from calibrant.stats.parquet_columns import Part
 from calibrant.stats.percentiles import Side
@@ -20,6 +27,7 @@ from calibrant.stats.sample_rows import SampleRows, sample_frame
 from calibrant.stats.tables import frame_of
 
 FloatArray = npt.NDArray[np.floating]
+Float32Array = npt.NDArray[np.float32]
 
 
 class TensorStatistics:
@@ -85,15 +93,31 @@ class TensorStatistics:
     ) -> SampleRows:
         """Do what `update` does, and return the rows as arrays, for `sample_frame`."""
         values = self._checked(batch, sample_ids)
-        if is_blocked:
-            values = self._unblocked(values)
-        shape = self._block_shape(values.shape)
         n = math.prod(values.shape[1:])
-        fold = fold_samples(values.reshape(shape or (values.shape[0], 1, 1, n)))
-        if shape is not None:
-            self._channels.update(fold, shape[1] * shape[3])
+        fold = self._fold_blocked(values) if is_blocked else self._fold_ordered(values)
         self.histogram.update(values, scratch=scratch)
         return SampleRows(self._tensor_id, sample_ids, n, fold)
+
+    def _fold_ordered(self, values: Float32Array) -> SampleFold:
+        shape = self._block_shape(values.shape)
+        fold = fold_samples(values.reshape(shape or (values.shape[0], 1, 1, math.prod(values.shape[1:]))))
+        if shape is not None:
+            self._channels.update(fold, shape[1] * shape[3])
+        return fold
+
+    def _fold_blocked(self, values: Float32Array) -> SampleFold:
+        """Fold channels where they lie, as far as sixteen neighbours are of a few channels; else put them in order first."""
+        if values.ndim < 4 or values.shape[1] != 1:
+            message = f"tensor {self._tensor_id}: a blocked batch of shape {values.shape}; expected (N, 1, C / b, *spatial, b)"
+            raise ShapeError(message)
+        samples, _, blocks, *spatial, width = values.shape
+        if self._channel_axis != 2 or width not in FOLDED_WIDTHS:
+            moved = np.ascontiguousarray(np.moveaxis(values, -1, 3))
+            return self._fold_ordered(moved.reshape(samples, 1, blocks * width, *spatial))
+        inner = math.prod(spatial)
+        fold = fold_blocked(values.reshape(samples, blocks, inner, width))
+        self._channels.update(fold, inner)
+        return fold
 
     def merge(self, other: Self) -> Self:
         """Return the statistics of both together; neither operand changes.
@@ -149,14 +173,6 @@ class TensorStatistics:
             )
             raise ShapeError(message)
         return np.ascontiguousarray(array, np.float32)
-
-    def _unblocked(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return a blocked batch as (N, 1, C, *spatial)."""
-        if values.ndim < 4 or values.shape[1] != 1:
-            message = f"tensor {self._tensor_id}: a blocked batch of shape {values.shape}; expected (N, 1, C / b, *spatial, b)"
-            raise ShapeError(message)
-        samples, one, blocks, *spatial, width = values.shape
-        return np.ascontiguousarray(np.moveaxis(values, -1, 3)).reshape(samples, one, blocks * width, *spatial)
 
     def _block_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
         """Return (N, outer, C, inner), or None where there is no channel axis."""
