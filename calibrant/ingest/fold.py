@@ -126,13 +126,17 @@ def biases_table(prepared: PreparedModel) -> pl.DataFrame:
 
 
 def statistics_tables(folds: Sequence[TensorFold], prepared: PreparedModel) -> Iterator[Table]:
-    """Yield the tables of everything folded, sorted by their ids, the largest first; `samples` is written as it comes."""
+    """Yield the tables of everything folded, sorted by their ids, the largest first; `samples` is written as it comes.
+
+    Args:
+        folds: settled, since threads read them.
+        prepared: the model.
+    """
     statistics = [fold.statistics for fold in folds]
     weights = [layer for layer in prepared.layers if layer.quantizable and layer.weight is not None]
     yield "histograms", [one.histogram_part for one in statistics]
     yield "weights", _together([partial(_weights_part, prepared, layer) for layer in weights])
     yield "channels", _together([one.channels_part for one in statistics])
-    # Extremes that wait are merged when they are first asked for: here, before threads ask for them at once.
     yield "tensors", pl.DataFrame([fold.table_row() for fold in folds], schema=SCHEMAS["tensors"])
     yield "extremes", [partial(one.extremes_part, side) for one in statistics for side in SIDES]
     yield "biases", biases_table(prepared)

@@ -69,6 +69,7 @@ def _fold_captures(
     try:
         pages = read_capture_rows(folder, tensor.tensor_id)
         rows = [fold.fold(Rows(numbers.tolist(), values), scratch) for numbers, values in pages]
+        fold.statistics.settle(scratch)
     finally:
         scratches.give_back(scratch)
     return fold, sample_columns(rows)

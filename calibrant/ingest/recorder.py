@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
@@ -145,6 +146,7 @@ class Recorder:
         }
         self._samples_folder = folder / "tables" / "samples"
         self._samples = SamplesWriter(self._samples_folder)
+        self._threads = threads
         self._scratches = ScratchPool(threads)
 
     def __enter__(self) -> Self:
@@ -222,15 +224,24 @@ class Recorder:
             self._samples.append(rows)
 
     def close(self) -> None:
-        """Finish all files.
+        """Count what still waits, and finish all files.
 
         Raises:
             RunError: the disk is full or the folder cannot be written.
         """
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(self._settle, self._tensors.values()))
         with writing(self._folder):
             self._samples.close()
             for tensor in self._tensors.values():
                 tensor.close()
+
+    def _settle(self, tensor: TensorRecorder) -> None:
+        scratch = self._scratches.take()
+        try:
+            tensor.statistics.statistics.settle(scratch)
+        finally:
+            self._scratches.give_back(scratch)
 
 
 def refuse_non_finite(rows: SampleColumns, batch: Batch, tensors: Mapping[int, CapturedTensor]) -> None:

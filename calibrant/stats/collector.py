@@ -20,6 +20,7 @@ from calibrant.stats.channels import (
     fold_samples,
     require_equal,
 )
+from calibrant.stats.held_values import HeldValues
 from calibrant.stats.histogram import MANTISSA_BITS, CountScratch, LogLinearHistogram
 from calibrant.stats.parquet_columns import Part
 from calibrant.stats.percentiles import Side
@@ -38,9 +39,6 @@ class TensorStatistics:
         channel_axis: which axis of a batch (sample axis 0 included) counts channels; negative from the end; None for none.
         mantissa_bits: of the histogram.
 
-    Attributes:
-        histogram: the tensor's histogram so far.
-
     Example:
         >>> statistics = TensorStatistics(0, channel_axis=1)
         >>> rows = statistics.update(np.float32([[1, 2], [3, -4]]), [10, 11])
@@ -52,7 +50,22 @@ class TensorStatistics:
         self._tensor_id = tensor_id
         self._channel_axis = channel_axis
         self._channels = ChannelStatistics()
-        self.histogram = LogLinearHistogram(mantissa_bits)
+        self._histogram = LogLinearHistogram(mantissa_bits)
+        self._held = HeldValues()
+
+    @property
+    def histogram(self) -> LogLinearHistogram:
+        """The tensor's histogram so far."""
+        self.settle()
+        return self._histogram
+
+    def settle(self, scratch: CountScratch | None = None) -> None:
+        """Count what waits, so that several threads may read what is folded; done by itself when one reads."""
+        waiting = self._held.taken()
+        if waiting.size:
+            self._histogram.update(waiting, scratch=scratch)
+        self._histogram.settle()
+        self._channels.settle()
 
     def update(
         self,
@@ -95,7 +108,8 @@ class TensorStatistics:
         values = self._checked(batch, sample_ids)
         n = math.prod(values.shape[1:])
         fold = self._fold_blocked(values) if is_blocked else self._fold_ordered(values)
-        self.histogram.update(values, scratch=scratch)
+        for part in self._held.add(values.reshape(-1)):
+            self._histogram.update(part, scratch=scratch)
         return SampleRows(self._tensor_id, sample_ids, n, fold)
 
     def _fold_ordered(self, values: Float32Array) -> SampleFold:
@@ -128,7 +142,7 @@ class TensorStatistics:
         require_equal("tensor", self._tensor_id, other._tensor_id)
         require_equal("channel axis", self._channel_axis, other._channel_axis)
         merged = type(self)(self._tensor_id, channel_axis=self._channel_axis)
-        merged.histogram = self.histogram.merge(other.histogram)
+        merged._histogram = self.histogram.merge(other.histogram)
         merged._channels = self._channels.merge(other._channels)
         return merged
 

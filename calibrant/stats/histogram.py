@@ -103,6 +103,11 @@ class LogLinearHistogram:
             raise ConfigError(message)
         self._tally.count(_as_bits(array), scratch, threads)
 
+    def settle(self) -> None:
+        """Merge extremes that wait, so that several threads may read; done by itself when one reads."""
+        self._tally.extremes.top.runs()
+        self._tally.extremes.bottom.runs()
+
     def merge(self, other: Self) -> Self:
         """Return the histogram of both multisets together; neither operand changes.
 
