@@ -597,7 +597,7 @@ def test_samples_rows_go_to_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_no_two_threads_merge_the_extremes_of_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait unsorted until somebody asks; when threads make the tables, none wait any more."""
     write, offer = capture_module.write_tables, TopOrders.offer
-    large = np.random.default_rng(5).normal(size=(3, 3, 160, 160)).astype(np.float32)
+    large = np.random.default_rng(5).normal(size=(12, 3, 160, 160)).astype(np.float32)
     waited, waiting = set[int](), list[int]()
     offered: list[TopOrders] = []
 
