@@ -4,6 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.stats._jit import kernel, prefetch
+from calibrant.stats._lanes import LANES
+from calibrant.stats._nonzero_keys import HAS_COMPRESSION, nonzero_keys
 from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number, Orders, order_of
 
 BLOCK = 1024  # values that are looked at before they are counted: 4 KB, well inside the first cache
@@ -112,6 +114,10 @@ def table_spots(block: Keys, shift: Number, spots: Keys) -> None:
 @kernel
 def _count_any(block: Keys, shift: Number, table: Table, spots: Keys) -> None:
     """Count a block of any size that may hold zeros."""
+    if HAS_COMPRESSION and block.size == BLOCK:
+        for i in range(np.uint64(nonzero_keys(block, BLOCK // LANES, shift, spots))):
+            table[spots[i]] += np.uint32(1)
+        return
     table_spots(block, shift, spots)
     for i in range(block.size):
         table[spots[i]] += np.uint32(1)
@@ -151,7 +157,7 @@ def count_dense(bits: Keys, shift: Number, table: Table, facts: Counts, maxima: 
         maxima: as `survey` fills them.
         minima: likewise.
     """
-    spots = np.empty(BLOCK, np.uint32)
+    spots = np.empty(BLOCK + LANES, np.uint32)
     for start in range(0, bits.size, BLOCK):
         block = bits[start : start + BLOCK]
         for line in range(BLOCK // CACHE_LINE):  # the memory would idle while this block is counted
