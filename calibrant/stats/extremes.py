@@ -113,6 +113,11 @@ class Extremes:
         negated = np.invert(orders[:last])[::-1].copy()
         self.bottom.add(Runs(*_extreme_kernels.top_runs(negated, last - first, self._keep)))
 
+    @property
+    def floors(self) -> tuple[int, int]:
+        """What the orders of x and of -x must exceed to change anything, as far as is known."""
+        return self.top.floor, self.bottom.floor
+
     def add_values(self, bits: KeyArray, bounds: SpanBounds, floors: tuple[int, int]) -> None:
         """Add the values of an array.
 
@@ -121,19 +126,35 @@ class Extremes:
             bounds: of its spans.
             floors: what the orders of x and of -x must exceed to be among the greatest kept, as far as is known.
         """
-        self._collect(self.top, bits, bounds.maxima, 0, floors[0])
-        self._collect(self.bottom, bits, ~bounds.minima, -1, floors[1])
+        for side, maxima, flip, floor in (
+            (self.top, bounds.maxima, 0, floors[0]), (self.bottom, ~bounds.minima, -1, floors[1])
+        ):  # fmt: skip
+            floor = max(floor, side.floor)
+            if (maxima > floor).any():
+                self.go_on(side, bits, maxima, flip, floor, np.empty(2 * self._keep + 4 * SPAN, np.int32))
 
-    def _collect(self, side: TopOrders, bits: KeyArray, maxima: OrderArray, flip: int, floor: int) -> None:
-        floor = max(floor, side.floor)
-        if not (maxima > floor).any():
-            return
+    def go_on(
+        self, side: TopOrders, bits: KeyArray, maxima: OrderArray, flip: int, floor: int, buffer: OrderArray,
+        span: int = 0, used: int = 0,
+    ) -> None:  # fmt: skip
+        """Gather the orders above a floor from a span on, and offer them.
+
+        Args:
+            side: what to add to.
+            bits: patterns.
+            maxima: the greatest order of each span, flipped.
+            flip: 0 for x, -1 for -x.
+            floor: what an order must exceed.
+            buffer: longer than `keep` and a span.
+            span: the one to go on with.
+            used: how many orders the buffer holds already.
+        """
         keep = self._keep
-        buffer, span, used = np.empty(2 * keep + 4 * SPAN, np.int32), 0, 0
-        while True:
+        while span < maxima.size:
             span, used = _extreme_kernels.collect_top(bits, maxima, span, np.int32(flip), np.int32(floor), buffer, used)
             if span == maxima.size:
                 break
             buffer[:keep] = np.partition(buffer[:used], used - keep)[used - keep :]
             floor, used = int(buffer[0]), keep
-        side.offer(buffer[:used].copy())
+        if used:
+            side.offer(buffer[:used].copy())

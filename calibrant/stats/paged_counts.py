@@ -4,14 +4,14 @@ Keys come in pages of half an octave, 16 KB each, there once a key of theirs occ
 practice. Counts are 32 bits wide: `room` says how many more values fit for certain.
 """
 
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from calibrant.stats import _page_kernels
-from calibrant.stats._count_kernels import LEAST, ZEROS, Table
-from calibrant.stats._page_kernels import ABSENT, PAGE, PAGE_BITS, PAGES
+from calibrant.stats import _chunk_kernels, _page_kernels
+from calibrant.stats._count_kernels import SPAN, ZEROS, Table
+from calibrant.stats._page_kernels import ABSENT, PAGE, PAGES
 
 CAPACITY: Final = 2**32 - 1  # values that one count is sure to hold
 FIRST_PLACES: Final = 128  # 2 MB of address space; memory comes with the pages that are used
@@ -19,6 +19,31 @@ FLOAT32_MANTISSA_BITS: Final = 23
 
 KeyArray = npt.NDArray[np.uint32]
 Int64Array = npt.NDArray[np.int64]
+
+
+Gathered = tuple[int, int]  # a span, and entries of a buffer
+
+
+class ChunkWork(NamedTuple):
+    """Arrays that the two calls for a chunk share.
+
+    Attributes:
+        bounds: shape (2, spans), greatest and least order of each span.
+        sums: shape (PAGES,), of the counts of each page.
+        floors: shape (2,), what orders of x and of -x must exceed.
+        buffers: shape (2, more than a span), orders that do.
+    """
+
+    bounds: npt.NDArray[np.int32]
+    sums: KeyArray
+    floors: Int64Array
+    buffers: npt.NDArray[np.int32]
+
+    @classmethod
+    def of_size(cls, n: int, floors: tuple[int, int], keep: int) -> Self:
+        """Return room for n values, of which `keep` are wanted at each end."""
+        bounds, buffers = np.empty((2, -(-n // SPAN)), np.int32), np.empty((2, 2 * keep + 4 * SPAN), np.int32)
+        return cls(bounds, np.empty(PAGES, np.uint32), np.array(floors, np.int64), buffers)
 
 
 class PagedCounts:
@@ -44,40 +69,48 @@ class PagedCounts:
         """How many more values can be counted for certain."""
         return CAPACITY - self.total
 
-    def pour(self, table: Table, facts: Int64Array, n: int) -> bool:
-        """Move the counts of a flat table here.
+    def count_in(self, table: Table, bits: KeyArray, facts: Int64Array, work: "ChunkWork") -> bool:
+        """Count patterns in a flat table, which is empty before.
 
         Args:
-            table: counts of n values; empty afterwards.
-            facts: of these values, as `count_dense` notes them.
-            n: at most `room`.
+            table: counts of 16 or 32 bits.
+            bits: at most `room` patterns.
+            facts: of these values, filled.
+            work: filled for `pour`.
 
         Returns:
-            False, and nothing is added, where a count of the table has wrapped.
+            False, and the table is empty again, where a count of it has wrapped.
         """
-        sums = np.zeros(PAGES, np.uint32)
-        ranges = self._ranges(facts)
-        counted = sum(_page_kernels.add_up(table, *pages, sums) for pages in ranges)
-        if counted + facts[ZEROS] != n:
-            for first, last in ranges:
-                table[first * PAGE : (last + 1) * PAGE] = 0
+        place = np.uint32(self._shift), self._sign
+        held, missing = _chunk_kernels.count_chunk(bits, *place, table, facts, work.bounds, work.sums, self._slots)
+        if held + facts[ZEROS] != bits.size:
+            _chunk_kernels.empty_table(table, facts, *place)
             return False
-        for pages in ranges:
-            self._pour_range(table, *pages, sums)
-        self.total += n
+        self._grow(self._used + missing)
         return True
 
-    def _ranges(self, facts: Int64Array) -> list[tuple[int, int]]:
-        """Return first and last page of each sign that may hold counts; of both where few mantissa bits let them share a page."""
-        magnitudes = [int(magnitude) >> self._shift for magnitude in facts[LEAST:]]
-        above, below = (tuple((sign + key) >> PAGE_BITS for key in magnitudes) for sign in (0, self._sign))
-        return [(above[0], above[1]), (below[0], below[1])] if above[1] < below[0] else [(above[0], below[1])]
+    def pour(
+        self, table: Table, bits: KeyArray, facts: Int64Array, work: "ChunkWork", n_zero: int, keep: int
+    ) -> tuple[Gathered, Gathered]:
+        """Move what `count_in` counted here, and gather what may be among the greatest orders of x and of -x.
 
-    def _pour_range(self, table: Table, first: int, last: int, sums: KeyArray) -> None:
-        while first <= last:
-            first, self._used = _page_kernels.pour(table, first, last, sums, self._slots, self._pool, self._used)
-            if first <= last:
-                self._grow(self._used + 1)
+        Args:
+            table: empty afterwards.
+            bits: as for `count_in`.
+            facts: as it filled them.
+            work: likewise; its floors are what is known already.
+            n_zero: zeros of all patterns so far.
+            keep: how many values are wanted at each end.
+
+        Returns:
+            For x and for -x: the span from which to go on, and how many orders are in the buffer.
+        """
+        self._used, *found = _chunk_kernels.pour_chunk(
+            bits, np.uint32(self._shift), self._sign, table, facts, work.bounds, work.sums,
+            self._slots, self._pool, self._used, n_zero, keep, work.floors, work.buffers,
+        )  # fmt: skip
+        self.total += bits.size
+        return (found[0], found[1]), (found[2], found[3])
 
     def count(self, bits: KeyArray) -> None:
         """Count patterns one by one; at most `room`."""

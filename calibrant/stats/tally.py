@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.stats import _pair_kernels
-from calibrant.stats._count_kernels import LEAST, NO_FACTS, count_dense, survey
+from calibrant.stats._count_kernels import LEAST, NO_FACTS, survey
 from calibrant.stats._orders import value_orders
 from calibrant.stats.bin_counts import BinCounts
 from calibrant.stats.counting import CountScratch, lent
 from calibrant.stats.extremes import Extremes, SpanBounds
-from calibrant.stats.paged_counts import FLOAT32_MANTISSA_BITS, PagedCounts
+from calibrant.stats.paged_counts import FLOAT32_MANTISSA_BITS, ChunkWork
 
 KeyArray = npt.NDArray[np.uint32]
 Int64Array = npt.NDArray[np.int64]
@@ -92,35 +92,34 @@ class Tally:
     def _count_part(self, bits: KeyArray, scratch: CountScratch | None) -> None:
         """Count the patterns of one thread."""
         if bits.size < TABLE_PAYS:
-            self._count_chunk(bits, None)
+            self._count_chunk(bits)
             return
         with lent(scratch) as tables:
             for chunk in np.array_split(bits, -(-bits.size // DENSE_CHUNK)):
-                self._count_chunk(chunk, tables)
+                self._count_in_table(chunk, tables)
 
-    def _count_chunk(self, bits: KeyArray, tables: CountScratch | None) -> None:
-        """Count patterns in a flat table, or in the pages at once, and look for extremes."""
+    def _count_chunk(self, bits: KeyArray) -> None:
+        """Count patterns in the pages at once, and look for extremes."""
         bounds, pages = SpanBounds.of_size(bits.size), self.bins.pages(bits.size)
-        if tables is None:
-            facts = np.array(NO_FACTS, np.int64)
-            survey(bits, facts, *bounds)
-            pages.count(bits)
-        else:
-            facts = self._count_in_table(bits, bounds, pages, tables)
+        facts = np.array(NO_FACTS, np.int64)
+        survey(bits, facts, *bounds)
+        pages.count(bits)
         self.add_counters(bits.size, *facts[:LEAST])
         self.extremes.add_values(bits, bounds, pages.floors(self.n_zero, self._extremes_kept))
 
-    def _count_in_table(
-        self, bits: KeyArray, bounds: SpanBounds, pages: PagedCounts, tables: CountScratch
-    ) -> Int64Array:
-        """Count in the narrow table, or in the wide one from the first time that a narrow count wraps; return the facts."""
+    def _count_in_table(self, bits: KeyArray, tables: CountScratch) -> None:
+        """Count in the narrow table, or in the wide one from the first time that a narrow count wraps, and look for extremes."""
+        keep, pages, extremes = self._extremes_kept, self.bins.pages(bits.size), self.extremes
+        work = ChunkWork.of_size(bits.size, extremes.floors, keep)
         for table in (tables.wide,) if self._is_crowded else (tables.narrow, tables.wide):
             facts = np.array(NO_FACTS, np.int64)
-            count_dense(bits, np.uint32(self._shift), table, facts, *bounds)
-            if pages.pour(table, facts, bits.size):
+            if pages.count_in(table, bits, facts, work):
                 break
             self._is_crowded = True
-        return facts
+        self.add_counters(bits.size, *facts[:LEAST])
+        gathered = pages.pour(table, bits, facts, work, self.n_zero, keep)
+        for n, (side, flip) in enumerate(((extremes.top, 0), (extremes.bottom, -1))):
+            extremes.go_on(side, bits, work.bounds[n], flip, int(work.floors[n]), work.buffers[n], *gathered[n])
 
     @property
     def _shift(self) -> int:
