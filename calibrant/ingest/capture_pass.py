@@ -136,11 +136,11 @@ def tasks_of(opened: Opened, inputs: Sequence[ModelInput], size: int) -> Iterato
         inputs: of the model.
         size: samples that run at once.
     """
-    alone = opened.found.alone
-    for number, (sample, arrays) in enumerate(zip(opened.tried, alone, strict=False)):
-        yield Task(Batch(number, (sample,)), arrays)
-    rest = islice(opened.samples, len(alone), None)
-    yield from map(Task, make_batches(rest, inputs, size, first=len(alone)))
+    ran = dict(zip(opened.ran, opened.found.alone, strict=True))
+    for number, sample in enumerate(opened.leading):
+        yield Task(Batch(number, (sample,)), ran.get(number))
+    first = len(opened.leading)
+    yield from map(Task, make_batches(islice(opened.samples, first, None), inputs, size, first=first))
 
 
 class CapturePass:

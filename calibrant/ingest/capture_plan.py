@@ -27,7 +27,7 @@ from calibrant.ingest.samples import Sample
 from calibrant.stats.events import Event, Notice
 from calibrant.stats.keep import KEEP_ALL, Keep
 
-AT_ONCE: Final = 96 << 20  # bytes of exposed tensors that a thread runs at once (measured: docs/performance.md)
+AT_ONCE: Final = 64 << 20  # bytes of exposed tensors that a thread runs at once (measured: docs/performance.md)
 MOST_THREADS: Final = 8  # that run samples; the cores beyond share each run
 _SPARED = 0.9  # of what the machine has left, where no limit was given
 

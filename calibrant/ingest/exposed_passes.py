@@ -105,7 +105,7 @@ class ExposedPasses:
         with self._clock("session"):
             session = self._model.session(tensors)
         runner = BatchRunner(session.run, self._prepared.inputs, tensors, found)
-        return Opened(runner, found, (), stream)
+        return Opened(runner, found, (), (), stream)
 
     def _progress(self, group: int, progress: Progress) -> Progress:
         """Count the samples of all passes."""

@@ -68,8 +68,11 @@ class TensorFold:
     def fold(self, rows: Rows, scratch: CountScratch) -> SampleRows:
         """Fold rows in and return their rows of the `samples` table."""
         values, shape = rows.values, rows.own_shape
-        self.dtype, self.rank = values.dtype.name, len(shape)
-        self.largest_shape = max(self.largest_shape, shape, key=_by_size)
+        if values.dtype != self.dtype:
+            self.dtype = values.dtype.name
+        self.rank = len(shape)
+        if shape != self.largest_shape:
+            self.largest_shape = max(self.largest_shape, shape, key=_by_size)
         return self.statistics.fold(values, rows.samples, scratch=scratch, is_blocked=rows.is_blocked)
 
     def is_new(self, rows: Rows) -> bool:

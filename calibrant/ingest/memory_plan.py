@@ -1,8 +1,8 @@
 """How a capture fits into the memory that it may take: samples at once, threads, and which tensors are exposed at once.
 
 The need is estimated before anything runs, from the shapes that the first sample's give. What is measured stands in
-docs/performance.md: each thread holds the exposed tensors of what it runs and what onnxruntime's arena rounds up; the probe holds three
-samples alone and two together.
+docs/performance.md: each thread holds the exposed tensors of what it runs and what onnxruntime's arena rounds up; the probe holds two
+samples alone and together.
 """
 
 import math
@@ -18,7 +18,7 @@ from calibrant.ingest.value_sizes import value_bytes
 
 MIB: Final = 2**20
 HELD: Final = 1.2  # what a thread runs and then folds, and what the arena rounds up
-PROBED_SAMPLES: Final = 6.5  # three alone, two together, one with channels in order, and what arenas round up
+PROBED_SAMPLES: Final = 6.5  # two alone, two together, one with channels in order, and what arenas round up
 WORKING_VALUES: Final = 3  # values of the largest kind that a run holds beside those that are exposed
 WEIGHT_COPIES: Final = 3  # the file's, onnxruntime's and its packed one
 COMMON: Final = 96 * MIB  # compiled code, counting tables, buffers of Parquet

@@ -24,14 +24,16 @@ class Opened:
 
     Attributes:
         runner: runs batches.
-        found: where each tensor holds its samples, and what the first samples gave.
-        tried: these first samples.
-        samples: the whole stream, those that were tried included.
+        found: where each tensor holds its samples, and what the samples that ran alone gave.
+        leading: the first samples, up to the last that ran alone.
+        ran: which of them did.
+        samples: the whole stream, these included.
     """
 
     runner: BatchRunner
     found: Probe
-    tried: tuple[Sample, ...]
+    leading: tuple[Sample, ...]
+    ran: tuple[int, ...]
     samples: Iterator[Sample]
 
 
@@ -82,11 +84,23 @@ def _spread(names: Sequence[str]) -> list[str]:
 def _opened(
     run: RunModel, leading: list[Sample], stream: Iterator[Sample], prepared: PreparedModel, threads: int
 ) -> Opened:
+    ran = _unlike(leading)
+    tried = [leading[n] for n in ran] if fixed_batch(prepared.inputs) is None else leading
     try:
-        found = probe(run, leading, prepared.inputs, prepared.tensors, threads=threads)
+        found = probe(run, tried, prepared.inputs, prepared.tensors, threads=threads)
     except InferenceError as error:
         raise refused(error, 0, leading) from error
-    return Opened(BatchRunner(run, prepared.inputs, prepared.tensors, found), found, tuple(leading), stream)
+    if not found.alone:
+        leading, ran = [], ()
+    runner = BatchRunner(run, prepared.inputs, prepared.tensors, found)
+    return Opened(runner, found, tuple(leading[: ran[-1] + 1] if ran else ()), ran, stream)
+
+
+def _unlike(samples: Sequence[Sample]) -> tuple[int, ...]:
+    """Return the first sample and one unlike it, if there is: equal ones would make every tensor look constant."""
+    others = range(1, len(samples))
+    unlike = next((n for n in others if samples[n].key != samples[0].key), None)
+    return (0,) if unlike is None and not others else (0, unlike or 1)
 
 
 def _in_blocks(opened: Opened, run: RunModel, widths: Sequence[int | None], prepared: PreparedModel) -> Opened:

@@ -18,7 +18,7 @@ from calibrant.ingest.samples import Array, Sample
 from calibrant.ingest.session import InferenceError
 from calibrant.stats.events import Event, Severity
 
-PROBE_SAMPLES = 3  # that run alone: enough for duplicates at the start of the data not to pass for a constant
+PROBE_SAMPLES = 3  # that are looked at
 JOINED_SAMPLES = 2  # that run together
 ROUNDING = 1e-3  # a larger difference, relative to the largest value, is no matter of rounding
 
@@ -74,7 +74,9 @@ class Layout:
         axis = 0 if self.axis is None else self.axis
         before, size, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
         parts = (size // count, count) if self.is_inner else (count, size // count)
-        return np.moveaxis(array.reshape(*before, *parts, *after), axis + self.is_inner, 0)
+        apart = array.reshape(*before, *parts, *after)
+        place = axis + self.is_inner
+        return np.moveaxis(apart, place, 0) if place else apart
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def probe_alone(
 
     Args:
         run: gives the captured tensors of a feed.
-        samples: 1 to 3 that can be joined; one is repeated.
+        samples: one or two that can be joined; one is repeated.
         inputs: of the model.
         tensors: for names in events.
         threads: how many run at the same time.

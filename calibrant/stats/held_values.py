@@ -36,7 +36,8 @@ class HeldValues:
             return
         if self._used + values.size > ROOM:
             yield self.taken()
-        self._reserve(self._used + values.size)
+        if not self._buffer.size:
+            self._buffer = np.empty(ROOM, np.float32)  # memory comes with what is written
         self._buffer[self._used : self._used + values.size] = values
         self._used += values.size
 
@@ -45,9 +46,3 @@ class HeldValues:
         values = self._buffer[: self._used]
         self._used = 0
         return values
-
-    def _reserve(self, size: int) -> None:
-        if size > self._buffer.size:
-            grown = np.empty(min(ROOM, 2 * size), np.float32)
-            grown[: self._used] = self._buffer[: self._used]
-            self._buffer = grown

@@ -57,10 +57,11 @@ class Tally:
         if self.n + bits.size < DENSE_SIZE:
             self._count_by_sorting(bits)
             return
-        parts = np.array_split(bits, max(1, min(threads, bits.size // DENSE_SIZE)))
-        if len(parts) == 1:
+        count = min(threads, bits.size // DENSE_SIZE)
+        if count <= 1:
             self._count_part(bits, scratch)
             return
+        parts = np.array_split(bits, count)
         others = [type(self)(self._mantissa_bits, self._extremes_kept) for _ in parts[1:]]
         scratches = [scratch, *(None for _ in others)]
         with ThreadPoolExecutor(len(parts)) as pool:
@@ -95,8 +96,8 @@ class Tally:
             self._count_chunk(bits)
             return
         with lent(scratch) as tables:
-            for chunk in np.array_split(bits, -(-bits.size // DENSE_CHUNK)):
-                self._count_in_table(chunk, tables)
+            for start in range(0, bits.size, DENSE_CHUNK):
+                self._count_in_table(bits[start : start + DENSE_CHUNK], tables)
 
     def _count_chunk(self, bits: KeyArray) -> None:
         """Count patterns in the pages at once, and look for extremes."""
