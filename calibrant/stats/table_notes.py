@@ -57,7 +57,8 @@ TABLE_NOTES: Final[Mapping[str, TableNote]] = {
         "",
         {
             "sample": "its number",
-            "key": "content hash (sha256) of all its inputs: name, dtype, shape and elements of each; equal samples have equal keys and count each",
+            "key": "content hash (sha256) of all its inputs: name, dtype, shape and elements of each; "
+            "equal samples have equal keys and count each",
             "source": "file, or kind of the iterable, it came from",
             "position": "its place there",
         },
