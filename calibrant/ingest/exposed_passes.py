@@ -67,14 +67,23 @@ class ExposedPasses:
         tensors, threads = self._plan.groups[group], self._plan.memory.size.threads
         prepared = replace(self._prepared, tensors=tensors)
         if len(self._plan.groups) == 1 and not self._plan.keep.has_all:
-            with self._clock("session"):
-                sessions = self._model.sessions()
-            with self._clock("probe"):
-                return open_blocked(sessions, samples, prepared, threads)
+            opened, samples = self._open_blocked(samples, prepared)
+            if opened is not None:
+                return opened
         with self._clock("session"):
             session = self._model.session(tensors)
         with self._clock("probe"):
             return open_runner(session.run, samples, prepared, threads=threads)
+
+    def _open_blocked(
+        self, samples: Iterator[Sample], prepared: PreparedModel
+    ) -> tuple[Opened | None, Iterator[Sample]]:
+        with self._clock("session"):
+            blocked = self._model.blocked_session()
+        if blocked is None:
+            return None, samples
+        with self._clock("probe"):
+            return open_blocked(blocked, samples, prepared, self._plan.memory.size.threads)
 
     def run(self, recorder: Recorder, seen: SamplesSeen, guard: DiskGuard | None, progress: Progress) -> None:
         """Run all passes; the first notes the samples.

@@ -8,7 +8,7 @@ gives convolutions' tensors in blocks of channels.
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import onnx
 
@@ -17,19 +17,25 @@ from calibrant.ingest.model import CapturedTensor
 from calibrant.ingest.model_message import ModelMessage
 from calibrant.ingest.session import ActivationSession, SavedModel
 
+COMPARED: Final = (
+    4  # tensors whose blocks are compared with the channels in order: all have one number of channels side by side
+)
 
-class Sessions(NamedTuple):
-    """Two sessions of the same tensors.
+
+class BlockedSession(NamedTuple):
+    """A session that gives some tensors in blocks of channels, and what proves how they lie.
 
     Attributes:
-        ordered: gives them as the model says.
-        blocked: gives some of them in blocks of channels, or None where none come so.
-        names: of these.
+        session: gives all tensors.
+        names: of those that come in blocks.
+        compared: some of these.
+        ordered: gives these with their channels in order.
     """
 
-    ordered: ActivationSession
-    blocked: ActivationSession | None
+    session: ActivationSession
     names: frozenset[str]
+    compared: tuple[str, ...]
+    ordered: ActivationSession
 
 
 class ExposedModel:
@@ -48,6 +54,7 @@ class ExposedModel:
         self._model = model
         self._tensors = tuple(tensors)
         self._threads = threads
+        self._whole: ActivationSession | None = None  # opened already
         optimized = folder / f".prepared.{os.getpid()}.optimized.onnx"
         self._saved = SavedModel(optimized, optimized.with_name(f"{optimized.name}.data"))
 
@@ -67,25 +74,45 @@ class ExposedModel:
         Raises:
             ModelError: onnxruntime cannot load the model.
         """
+        if tuple(tensors) == self._tensors and self._whole is not None:
+            whole, self._whole = self._whole, None
+            return whole
         if tuple(tensors) == self._tensors:
             return ActivationSession(self._model, tensors, threads=self._threads)
         if not self._saved.path.exists():
             self._optimizing()
         return self._part(self._saved.path, tensors)
 
-    def sessions(self) -> Sessions:
-        """Return a session that gives all tensors, and one that spares convolutions' tensors their reordering.
+    def blocked_session(self) -> BlockedSession | None:
+        """Return a session that spares convolutions' tensors their reordering; None where there are none.
 
         Raises:
             ModelError: onnxruntime cannot load the model.
         """
-        ordered = self._optimizing()
+        if not self._has_convolutions():
+            return None
+        whole = self._optimizing()
+        values = self._blocked_values()
+        if not values:
+            self._whole = whole
+            return None
+        first = [tensor for tensor in self._tensors if tensor.name in values][:COMPARED]
+        blocked = self._part(self._saved.path, self._tensors, values)
+        ordered = self._part(self._saved.path, first)
+        return BlockedSession(blocked, frozenset(values), tuple(tensor.name for tensor in first), ordered)
+
+    def _has_convolutions(self) -> bool:
+        """Only they have blocks; other models need not be written to a file."""
+        model = self._model
+        graph = (
+            model.proto.graph if isinstance(model, ModelMessage) else onnx.load(model, load_external_data=False).graph
+        )
+        return any(node.op_type == "Conv" for node in graph.node)
+
+    def _blocked_values(self) -> dict[str, str]:
         if not self._saved.path.exists():
-            return Sessions(ordered, None, frozenset())  # all that is captured are inputs
-        optimized = onnx.load(self._saved.path, load_external_data=False)
-        values = blocked_values(optimized, self._tensors)
-        blocked = self._part(self._saved.path, self._tensors, values) if values else None
-        return Sessions(ordered, blocked, frozenset(values))
+            return {}  # all that is captured are inputs
+        return blocked_values(onnx.load(self._saved.path, load_external_data=False), self._tensors)
 
     def _optimizing(self) -> ActivationSession:
         """Open the session of all tensors, and save what it made of the model."""

@@ -4,18 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final
 
 from calibrant.ingest.batches import can_join, fixed_batch, join
 from calibrant.ingest.blocked import in_blocks, proven_width
-from calibrant.ingest.exposing import Sessions
+from calibrant.ingest.exposing import BlockedSession
 from calibrant.ingest.model import ModelInput, PreparedModel
 from calibrant.ingest.runner import BatchRunner, refused
 from calibrant.ingest.sample_axis import PROBE_SAMPLES, Probe, RunModel, probe
 from calibrant.ingest.samples import Array, Sample
 from calibrant.ingest.session import InferenceError
-
-COMPARED: Final = 8  # tensors whose blocks are compared with the channels in order
 
 
 @dataclass(frozen=True)
@@ -53,32 +50,30 @@ def open_runner(run: RunModel, samples: Iterator[Sample], prepared: PreparedMode
     return _opened(run, leading, stream, prepared, threads)
 
 
-def open_blocked(sessions: Sessions, samples: Iterator[Sample], prepared: PreparedModel, threads: int) -> Opened:
-    """Do the same with tensors that come in blocks of channels, as far as the first sample proves that they do.
+def open_blocked(
+    blocked: BlockedSession, samples: Iterator[Sample], prepared: PreparedModel, threads: int
+) -> tuple[Opened | None, Iterator[Sample]]:
+    """Do the same with tensors that come in blocks of channels.
+
+    Returns:
+        None where the first sample does not prove that they do; and the samples, which are all there again.
 
     Raises:
         DataError: onnxruntime refuses the first samples.
     """
     leading, stream = leading_samples(samples, prepared.inputs)
-    if sessions.blocked is None:
-        return _opened(sessions.ordered.run, leading, stream, prepared, threads)
     feed = join(leading[:1], prepared.inputs, fixed_batch(prepared.inputs))
-    compared = _spread(sorted(sessions.names))
     with ThreadPoolExecutor(1) as pool:
-        expected = pool.submit(sessions.ordered.outputs, compared, feed)
-        opened = _opened(sessions.blocked.run, leading, stream, prepared, threads)
-        arrays = opened.found.alone[0] if opened.found.alone else sessions.blocked.run(feed)
+        expected = pool.submit(blocked.ordered.run, feed)
+        opened = _opened(blocked.session.run, leading, stream, prepared, threads)
+        arrays = opened.found.alone[0] if opened.found.alone else blocked.session.run(feed)
         found = {tensor.name: array for tensor, array in zip(prepared.tensors, arrays, strict=True)}
-        width = proven_width((found[name], array) for name, array in zip(compared, expected.result(), strict=True))
+        pairs = zip(blocked.compared, expected.result(), strict=True)
+        width = proven_width((found[name], array) for name, array in pairs)
     if width is None:
-        return _opened(sessions.ordered.run, leading, stream, prepared, threads)
-    widths = [width if tensor.name in sessions.names else None for tensor in prepared.tensors]
-    return _in_blocks(opened, sessions.blocked.run, widths, prepared)
-
-
-def _spread(names: Sequence[str]) -> list[str]:
-    """Return some of many names: all have one number of channels side by side, so that a few prove it."""
-    return list(names[:: max(1, len(names) // COMPARED)])
+        return None, stream
+    widths = [width if tensor.name in blocked.names else None for tensor in prepared.tensors]
+    return _in_blocks(opened, blocked.session.run, widths, prepared), stream
 
 
 def _opened(

@@ -187,7 +187,7 @@ class ActivationSession:
             InferenceError: onnxruntime refuses the feed.
             ModelError: a captured tensor is neither float32 nor float16.
         """
-        outputs = dict(zip(self._names, self.outputs(self._exposed, feed), strict=True))
+        outputs = dict(zip(self._names, self._outputs(feed), strict=True))
         arrays = [feed[tensor.name] if tensor.is_input else outputs[tensor.name] for tensor in self._tensors]
         for tensor, array in zip(self._tensors, arrays, strict=True):
             if array.dtype not in CAPTURED_DTYPES:
@@ -195,16 +195,11 @@ class ActivationSession:
                 raise ModelError(message)
         return arrays
 
-    def outputs(self, names: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
-        """Return some of the tensors that are no inputs of the model; the others' memory is free at once.
-
-        Raises:
-            InferenceError: onnxruntime refuses the feed.
-        """
+    def _outputs(self, feed: Mapping[str, Array]) -> list[Array]:
         if self._session is None:
             return []
         try:
-            outputs: list[Array] = self._session.run(list(names), dict(feed))
+            outputs: list[Array] = self._session.run(self._exposed, dict(feed))
         except SESSION_ERRORS as error:
             raise InferenceError(_one_line(error)) from error
         return outputs
