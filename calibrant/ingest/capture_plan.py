@@ -22,7 +22,7 @@ from calibrant.ingest.memory_plan import (
 )
 from calibrant.ingest.model import CapturedTensor, PreparedModel
 from calibrant.ingest.process_memory import available_bytes, peak_bytes, resident_bytes
-from calibrant.ingest.sample_axis import PROBE_SAMPLES
+from calibrant.ingest.sample_axis import JOINED_SAMPLES
 from calibrant.ingest.samples import Sample
 from calibrant.stats.events import Event, Notice
 from calibrant.stats.keep import KEEP_ALL, Keep
@@ -151,7 +151,7 @@ def _plan_of_memory(
 ) -> MemoryPlan:
     fixed, resident = fixed_batch(prepared.inputs), resident_bytes()
     need = memory_need(prepared, first, fixed or 1, resident, verifies=options.verifies)
-    probed, is_grouped = fixed or PROBE_SAMPLES, not source.read_once
+    probed, is_grouped = fixed or JOINED_SAMPLES, not source.read_once
     usual = _usual(need, most, fixed)
     limit = options.memory if options.memory is not None else _machine_limit(resident)
     if limit is None:

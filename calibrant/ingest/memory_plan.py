@@ -18,7 +18,7 @@ from calibrant.ingest.value_sizes import value_bytes
 
 MIB: Final = 2**20
 HELD: Final = 1.2  # what a thread runs and then folds, and what the arena rounds up
-PROBED_SAMPLES: Final = 6.5  # two alone, two together, one with channels in order, and what arenas round up
+PROBED: Final = 2.2  # each sample of the probe's batch together and alone, and what the arena rounds up
 WORKING_VALUES: Final = 3  # values of the largest kind that a run holds beside those that are exposed
 WEIGHT_COPIES: Final = 3  # the file's, onnxruntime's and its packed one
 COMMON: Final = 96 * MIB  # compiled code, counting tables, buffers of Parquet
@@ -99,7 +99,7 @@ class MemoryNeed:
         """
         sample = sum(self.exposed[tensor.tensor_id] for tensor in tensors)
         running = (HELD * sample + self.working) * size.at_once * size.threads
-        probing = PROBED_SAMPLES / 3 * sample * probed + self.working * probed
+        probing = (PROBED * sample + self.working) * probed
         return self.fixed + math.ceil(max(running, probing, self.later))
 
 
