@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 
 import pytest
@@ -123,3 +124,28 @@ def test_a_turn_comes_after_a_failure_too() -> None:
     with pytest.raises(ValueError, match="the first"):
         list(workers.results(range(2)))
     assert reached in ([], [1])
+
+
+def test_work_that_waits_for_work_that_was_never_begun_is_told_to_go_on() -> None:
+    """The first item fails while the third waits for the second, which a thread that stops may take out of the queue."""
+    never, reached = threading.Event(), threading.Event()
+
+    def work(item: int, _: Turn) -> None:
+        if item == 0:
+            reached.wait(5)
+            message = "the first"
+            raise ValueError(message)
+        reached.set()
+        never.wait(30)
+
+    workers: Workers[int, None] = Workers(2, work, never.set)
+    started = time.monotonic()
+    with pytest.raises(ValueError, match="the first"):
+        list(workers.results(range(20)))
+    assert time.monotonic() - started < 20
+
+
+def test_a_turn_behind_work_that_was_cancelled() -> None:
+    before: Future[None] = Future()
+    before.cancel()
+    Turn(before).wait()

@@ -181,7 +181,7 @@ class CapturePass:
             progress: called after each batch.
         """
         workers: Workers[Task, list[SampleRows]] = Workers(
-            self._threads, lambda task, turn: self._work(task, turn, count)
+            self._threads, lambda task, turn: self._work(task, turn, count), self._runner.stop
         )
         with closing(workers.results(self._read(tasks))) as results:
             for task, folded in results:

@@ -133,6 +133,12 @@ class BatchRunner:
         with self._lock:
             self._checks.setdefault(form, _Check(batch.first))
 
+    def stop(self) -> None:
+        """Let nothing wait any more for a batch that checks its form, since it may never run."""
+        with self._lock:
+            for check in self._checks.values():
+                check.is_done.set()
+
     def rows(self, batch: Batch) -> list[list[Rows]]:
         """Return the rows of every tensor that the session gives, in its order.
 

@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -24,7 +25,8 @@ class Turn:
     def wait(self) -> None:
         """Wait until the work on all items before is over, whatever came of it."""
         if self._before is not None:
-            wait([self._before])
+            with suppress(CancelledError):
+                self._before.exception()  # not `futures.wait`, which waits for ever for what was cancelled
 
 
 class Workers(Generic[Item, Result]):
@@ -33,11 +35,15 @@ class Workers(Generic[Item, Result]):
     Args:
         count: threads.
         work: what they do: takes an item and its turn.
+        stop: called when no more results are wanted; work that waits for other work has to go on then, since that may never begin.
     """
 
-    def __init__(self, count: int, work: Callable[[Item, Turn], Result]) -> None:
+    def __init__(
+        self, count: int, work: Callable[[Item, Turn], Result], stop: Callable[[], None] = lambda: None
+    ) -> None:
         self._count = count
         self._work = work
+        self._stop = stop
 
     def results(self, items: Iterable[Item]) -> Generator[tuple[Item, Result]]:
         """Yield each item with its result, in order; at most one item more than threads is in work or waits.
@@ -56,6 +62,9 @@ class Workers(Generic[Item, Result]):
                 while waiting:
                     yield _finished(waiting)
             finally:
+                for _, task in waiting:
+                    task.cancel()
+                self._stop()
                 pool.shutdown(wait=True, cancel_futures=True)
         if given.error is not None:
             raise given.error
