@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
+import polars as pl
 import pytest
 from blocked_models import CASES, Case, Feed, Graph, chain, images
 from capture_twins import assert_activations_are, assert_tables_are, exposing, one_at_a_time, twins
@@ -23,6 +24,12 @@ from test_memory import grouped
 
 import calibrant
 from calibrant.errors import DataError, ModelError
+from calibrant.ingest.batches import Batch
+from calibrant.ingest.model import CapturedTensor
+from calibrant.ingest.recorder import Recorder
+from calibrant.ingest.runner import Rows
+from calibrant.ingest.sample_axis import Kind, Layout
+from calibrant.ingest.samples import make_sample
 
 Array = npt.NDArray[Any]
 
@@ -344,6 +351,35 @@ def test_progress_rises_to_the_total(source: str, count: int, batch_size: int, t
     assert done == sorted(done)
     assert totals <= {0, count}  # 0 where it is not known yet
     assert len(set(done)) > math.ceil(count / batch_size)  # told at least once a batch, and at the start
+
+
+def test_a_constant_is_of_the_first_batch_whichever_was_folded_first(tmp_path: Path) -> None:
+    """Its NaN come before those that they caused in the samples, as with one thread."""
+    tensors = [CapturedTensor(number, name, name.upper(), False, 1, None) for number, name in enumerate("ca")]
+    layouts = [Layout(Kind.CONSTANT, None), Layout(Kind.SPLIT, 0)]
+    values = np.full((1, 1, 4), np.nan, np.float32)
+    batch = Batch(0, (make_sample({"x": np.ones((1, 4), np.float32)}, "x", 0),))
+    with Recorder(tmp_path, tensors, layouts, keep_raw=False) as recorder:
+        recorder.record({0: [Rows((-1,), values)], 1: [Rows((1,), values)]})
+        first = recorder.record({0: [Rows((-1,), values)], 1: [Rows((0,), values)]})
+        with pytest.raises(DataError, match=r"tensor 'c' .* in all samples"):
+            recorder.finish(batch, first)
+
+
+def test_values_of_a_constant_go_to_the_table_once_in_the_order_of_the_batches(tmp_path: Path) -> None:
+    tensors, layouts = [CapturedTensor(0, "c", "C", False, 1, None)], [Layout(Kind.CONSTANT, None)]
+    batches = [Batch(first, (make_sample({"x": np.ones((1, 4), np.float32)}, "x", first),)) for first in range(3)]
+    with Recorder(tmp_path, tensors, layouts, keep_raw=False) as recorder:
+        found = {
+            batch.first: recorder.record({0: [Rows((-1,), np.full((1, 1, 4), batch.first % 2, np.float32))]})
+            for batch in reversed(batches)
+        }
+        for batch in batches:
+            recorder.finish(batch, found[batch.first])
+        recorder.close()
+    rows = pl.read_parquet(tmp_path / "tables" / "samples" / "*.parquet")
+    assert rows["max"].to_list() == [0, 1]
+    assert recorder.folds[0].statistics.counters()["n"] == 8
 
 
 # --- memory ------------------------------------------------------------------------------------------------------

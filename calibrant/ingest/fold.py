@@ -58,7 +58,7 @@ class TensorFold:
         self.largest_shape: tuple[int, ...] = ()
         axis = tensor.channel_axis
         self.statistics = TensorStatistics(tensor.tensor_id, channel_axis=axis + 1 if axis >= 0 else axis)
-        self._constants: set[bytes] = set()
+        self._constants: dict[bytes, SampleRows | None] = {}
 
     @property
     def constant_values(self) -> int:
@@ -75,13 +75,27 @@ class TensorFold:
             self.largest_shape = max(self.largest_shape, shape, key=_by_size)
         return self.statistics.fold(values, rows.samples, scratch=scratch, is_blocked=rows.is_blocked)
 
+    def fold_once(self, rows: Rows, scratch: CountScratch) -> tuple[SampleRows, bool]:
+        """Fold rows in, but for a constant that was before; return their rows of the `samples` table, and whether they were new.
+
+        Batches may come in any order, and the first in the order of the samples needs the rows, whichever of them was folded.
+        """
+        digest = digest_of(rows)
+        before = None if digest is None else self._constants.get(digest)
+        if before is not None:
+            return before, False
+        folded = self.fold(rows, scratch)
+        if digest is not None:
+            self._constants[digest] = folded
+        return folded, True
+
     def is_new(self, rows: Rows) -> bool:
         """Return whether rows have to be counted: always, but for a constant that was counted before."""
         digest = digest_of(rows)
         if digest is None:
             return True
         is_new = digest not in self._constants
-        self._constants.add(digest)
+        self._constants.setdefault(digest, None)
         return is_new
 
     def _channel_axis(self) -> int | None:

@@ -18,7 +18,7 @@ from calibrant.ingest.runner import Rows
 from calibrant.ingest.sample_axis import Layout
 from calibrant.ingest.samples import Sample
 from calibrant.ingest.writer import CaptureWriter, SamplesWriter, writing
-from calibrant.stats.captures import CaptureInfo, capture_folder
+from calibrant.stats.captures import CONSTANT_SAMPLE, CaptureInfo, capture_folder
 from calibrant.stats.histogram import CountScratch
 from calibrant.stats.sample_rows import SampleColumns, SampleRows, sample_columns
 
@@ -79,13 +79,12 @@ class TensorRecorder:
         self._written: set[bytes] = set()
 
     def record(self, parts: Sequence[Rows], scratch: CountScratch) -> list[SampleRows]:
-        """Return the tensor's rows of the `samples` table for a batch."""
+        """Return the tensor's rows of the `samples` table for a batch; those of a constant each time, always the same object."""
         folded = []
         for rows in parts:
-            if not self.statistics.is_new(rows):
-                continue
-            folded.append(self.statistics.fold(rows, scratch))
-            if self._keep_raw:
+            found, is_new = self.statistics.fold_once(rows, scratch)
+            folded.append(found)
+            if is_new and self._keep_raw:
                 self.write(rows)
         return folded
 
@@ -148,6 +147,7 @@ class Recorder:
         self._samples = SamplesWriter(self._samples_folder)
         self._threads = threads
         self._scratches = ScratchPool(threads)
+        self._constants: set[int] = set()  # identities of rows that went to the `samples` table
 
     def __enter__(self) -> Self:
         """Start."""
@@ -216,12 +216,21 @@ class Recorder:
             DataError: a value is NaN or infinite.
             RunError: the disk is full or the folder cannot be written.
         """
-        if not folded:
+        new = [rows for rows in folded if self._is_new(rows)]
+        if not new:
             return
-        rows = sample_columns(folded)
+        rows = sample_columns(new)
         refuse_non_finite(rows, batch, {fold.tensor.tensor_id: fold.tensor for fold in self.folds})
         with writing(self._folder):
             self._samples.append(rows)
+
+    def _is_new(self, rows: SampleRows) -> bool:
+        """Return whether rows are of samples, or of a constant for the first time; the tensor's fold holds the latter for good."""
+        if rows.samples[0] != CONSTANT_SAMPLE:
+            return True
+        is_new = id(rows) not in self._constants
+        self._constants.add(id(rows))
+        return is_new
 
     def close(self) -> None:
         """Count what still waits, and finish all files.
