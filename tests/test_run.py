@@ -8,8 +8,9 @@ import polars as pl
 import pytest
 
 from calibrant.errors import LayerNotFoundError, RunError, SchemaError
+from calibrant.stats import run as run_module
 from calibrant.stats.events import Event
-from calibrant.stats.run import FitRecord, RunInfo, create_run, open_run, remove_run
+from calibrant.stats.run import FitRecord, Run, RunInfo, create_run, open_run, remove_run
 from calibrant.stats.tables import SCHEMAS, empty_frame, layers_frame
 
 A_FIT = FitRecord("quant.cfg", "batch_num: 1", "00", False)
@@ -79,6 +80,29 @@ def test_a_run_folder_is_not_made_over_something_else(tmp_path):
     with pytest.raises(RunError, match="not a run of calibrant; it is not deleted"):
         remove_run(tmp_path / "r")
     assert (tmp_path / "r" / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("stands", [False, True])
+@pytest.mark.parametrize("place", ["update_info", "_write_atomically", "after"])
+def test_an_interrupt_while_a_run_folder_is_made_leaves_nothing(tmp_path, monkeypatch, stands, place):
+    folder = tmp_path / "a" / "r"
+    if stands:
+        folder.mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    real = Run.update_info
+
+    def interrupted(*given, **changes):
+        if place == "after":
+            real(*given, **changes)
+        raise KeyboardInterrupt
+
+    if place == "_write_atomically":
+        monkeypatch.setattr(run_module, place, interrupted)
+    else:
+        monkeypatch.setattr(Run, "update_info", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        create_run(folder, make_info())
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

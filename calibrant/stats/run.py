@@ -177,6 +177,10 @@ def create_run(path: Path, info: RunInfo) -> "Run":
         _unmake(path, made)
         message = f"{path}: cannot make the run folder ({error.strerror}); choose a writable --run folder"
         raise RunError(message) from error
+    except BaseException:  # an interrupt
+        (path / RUN_FILE).unlink(missing_ok=True)
+        _unmake(path, made)
+        raise
     return run
 
 
