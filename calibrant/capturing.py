@@ -168,8 +168,7 @@ def _new_run(folder: Path, info: RunInfo, *, restart: bool) -> Iterator[Run]:
     try:
         yield run
         if building != folder:
-            remove_run(place)
-            building.rename(place)
+            _replace(place, building)
             run.path = folder
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
@@ -177,6 +176,26 @@ def _new_run(folder: Path, info: RunInfo, *, restart: bool) -> Iterator[Run]:
             for parent in made[1:]:
                 parent.rmdir()
         raise
+
+
+def _replace(place: Path, building: Path) -> None:
+    """Put a complete run in the place of an old one; whenever an error or an interrupt comes, one of the two stands there.
+
+    Raises:
+        RunError: what stands there now is no run; it is left alone.
+    """
+    if not is_run(place):
+        message = f"{place}: is no run any more, and stays as it is; choose another --run folder"
+        raise RunError(message)
+    old = place.with_name(f".{place.name}.{os.getpid()}.old")
+    try:
+        place.rename(old)
+        building.rename(place)
+        remove_run(old)
+    finally:
+        if not place.exists():
+            old.rename(place)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _capture_anew(

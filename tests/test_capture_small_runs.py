@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from test_memory import grouped
 import calibrant
 from calibrant.errors import DataError, ModelError
 from calibrant.ingest.batches import Batch
-from calibrant.ingest.model import CapturedTensor
+from calibrant.ingest.model import CapturedTensor, ModelInput
 from calibrant.ingest.recorder import Recorder
-from calibrant.ingest.runner import Rows
-from calibrant.ingest.sample_axis import Kind, Layout
+from calibrant.ingest.runner import BatchRunner, Rows
+from calibrant.ingest.sample_axis import Kind, Layout, Probe
 from calibrant.ingest.samples import make_sample
+from calibrant.ingest.session import InferenceError
 
 Array = npt.NDArray[Any]
 
@@ -380,6 +381,50 @@ def test_values_of_a_constant_go_to_the_table_once_in_the_order_of_the_batches(t
     rows = pl.read_parquet(tmp_path / "tables" / "samples" / "*.parquet")
     assert rows["max"].to_list() == [0, 1]
     assert recorder.folds[0].statistics.counters()["n"] == 8
+
+
+def test_a_sample_that_is_refused_alone_though_not_with_others_is_named() -> None:
+    def run(feed: Mapping[str, Array]) -> list[Array]:
+        if len(feed["x"]) == 1:
+            message = "no"
+            raise InferenceError(message)
+        return [feed["x"]]
+
+    inputs = [ModelInput("x", np.dtype("float32"), ("N", 4), 0)]
+    tensors = [CapturedTensor(0, "x", "", True, 1, None)]
+    runner = BatchRunner(run, inputs, tensors, Probe((Layout(Kind.SPLIT, 0),), False, ()))
+    samples = tuple(make_sample({"x": np.full((1, 4), n, np.float32)}, "x.npz", n) for n in (4, 5))
+    with pytest.raises(DataError, match=r"^sample 4 \(x.npz\[4\]\): onnxruntime cannot run the model on it: no"):
+        runner.rows(Batch(4, samples))
+
+
+@pytest.mark.parametrize("step", ["first rename", "second rename", "removal"])
+def test_an_interrupt_while_a_new_run_takes_the_place_of_an_old_one(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the two stands there, whole, and nothing lies beside it."""
+    path = models.save(chain(24, (9, 9)).proto, tmp_path / "m.onnx")
+    place, old, new = tmp_path / "runs" / "r", images(2, 3, 9, 9), images(3, 3, 9, 9)
+    calibrant.capture(path, old, run=place, keep="stats")
+    real, moved = Path.rename, [0]
+
+    def rename(source: Path, target: Path) -> Path:
+        moved[0] += source.is_dir()
+        if source.is_dir() and moved[0] == {"first rename": 1, "second rename": 2}.get(step):
+            raise KeyboardInterrupt
+        return real(source, target)
+
+    def interrupted(folder: Path) -> None:
+        (folder / "run.json").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", rename)
+    if step == "removal":
+        monkeypatch.setattr(calibrant.capturing, "remove_run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        calibrant.capture(path, new, run=place, keep="stats", restart=True)
+    assert [one.name for one in place.parent.iterdir()] == ["r"]
+    assert calibrant.open_run(place).info.samples == (3 if step == "removal" else 2)
 
 
 # --- memory ------------------------------------------------------------------------------------------------------
