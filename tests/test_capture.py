@@ -23,12 +23,15 @@ from shared_material import needs_shared, shared_inputs, shared_model
 from calibrant.errors import ConfigError, DataError, EmptyDataError, ModelError, RunError
 from calibrant.ingest import capture as capture_module
 from calibrant.ingest import capture_plan, writer
+from calibrant.ingest import session as session_module
 from calibrant.ingest.capture import CaptureOptions, capture_activations
 from calibrant.ingest.cores import core_count
 from calibrant.ingest.data import open_data
 from calibrant.ingest.fold import TensorFold
+from calibrant.ingest.model import load_prepared
 from calibrant.ingest.recorder import Recorder
 from calibrant.ingest.samples import fingerprint_of_keys
+from calibrant.ingest.second_pass import SecondPass
 from calibrant.ingest.session import ActivationSession
 from calibrant.ingest.verify_inputs import load_verify_inputs
 from calibrant.ingest.writer import CaptureWriter
@@ -613,3 +616,29 @@ def test_no_two_threads_merge_the_extremes_of_a_tensor(tmp_path: Path, monkeypat
     assert waiting == [0] * len(offered)
     values = table(tmp_path, "extremes").filter(side="max", tensor_id=0)["value"].to_numpy()
     np.testing.assert_array_equal(values, np.unique(large)[::-1][: values.size])
+
+
+@pytest.mark.parametrize(("cores", "samples", "shared"), [(2, 5, 1), (2, 1, 2), (20, 9, 2)])
+def test_a_second_pass_shares_runs_among_as_many_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, samples: int, shared: int
+) -> None:
+    """Last bits may depend on that."""
+    options, threads = session_module.session_options, list[int]()
+
+    def noted(**given: Any) -> Any:
+        threads.append(given["threads"])
+        return options(**given)
+
+    monkeypatch.setattr(session_module, "session_options", noted)
+    monkeypatch.setattr(capture_plan, "core_count", lambda: cores)
+    data = npz(tmp_path / "x.npz", x=images(samples))
+    result = capture(models.depthwise(3), data, tmp_path / "run", keep="stats")
+    assert set(threads) == {shared}
+    threads.clear()
+    prepared = load_prepared(tmp_path / "run/model")
+    source = open_data(data, prepared.inputs)
+    again = SecondPass(
+        tmp_path / "run", prepared, source, samples, result.batch_size, result.data_fingerprint, lambda *_: None
+    )
+    assert sum(len(values) for tensor_id, values in again([1]) if tensor_id == 1) == samples
+    assert set(threads) == {shared}

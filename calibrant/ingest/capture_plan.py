@@ -120,7 +120,7 @@ def plan_capture(prepared: PreparedModel, source: DataSource, options: CaptureOp
     limited = LimitedSamples(source, limit)
     stream = iter(limited)
     first = next(stream)
-    threads, run_threads = _threads(limited.count, size if fixed_batch(prepared.inputs) else 1)
+    threads, run_threads = share_cores(limited.count, fixed_batch(prepared.inputs) or 1)
     found = _plan_of_memory(prepared, source, options, first, RunSize(size, threads))
     decisions = tuple(_decisions(found, options))
     if options.memory is not None:
@@ -135,13 +135,17 @@ def _effective(keep: Keep, count: int | None) -> Keep:
     return KEEP_ALL if keep.is_part and count is not None and count <= (keep.samples or 0) else keep
 
 
-def _threads(count: int | None, step: int) -> tuple[int, int]:
+def share_cores(count: int | None, at_least: int) -> tuple[int, int]:
     """Return how many threads run samples, and how many share a run.
 
     Memory and batch size have no say in the latter, on which last bits may depend (decision 0004).
+
+    Args:
+        count: samples, or None where nobody knows.
+        at_least: samples of a run: the model's fixed batch, else 1.
     """
     cores = core_count()
-    runs = MOST_THREADS if count is None else max(1, -(-count // step))
+    runs = MOST_THREADS if count is None else max(1, -(-count // at_least))
     threads = min(cores, MOST_THREADS, runs)
     return threads, max(1, cores // threads)
 

@@ -6,7 +6,8 @@ from itertools import islice
 from pathlib import Path
 
 from calibrant.errors import DataError
-from calibrant.ingest.batches import make_batches
+from calibrant.ingest.batches import fixed_batch, make_batches
+from calibrant.ingest.capture_plan import share_cores
 from calibrant.ingest.data import DataSource
 from calibrant.ingest.exposing import ExposedModel
 from calibrant.ingest.fold import TensorFold
@@ -21,7 +22,8 @@ from calibrant.stats.run import prepared_file
 class SecondPass:
     """A run's samples through its model again, as often as it is called.
 
-    The graph is optimized as the capture's and the batches are the capture's, so that every value has the same bits.
+    The graph is optimized as the capture's, the batches are the capture's, and as many threads share a run: every value has the
+    same bits.
 
     Attributes:
         folder: the run folder.
@@ -49,8 +51,9 @@ class SecondPass:
         """
         keys: list[str] = []
         tensors = tuple(tensor for tensor in self.prepared.tensors if tensor.tensor_id in tensor_ids)
-        path = prepared_file(self.folder)
-        with ExposedModel(path, self.prepared.tensors, path.parent) as model:
+        path, count = prepared_file(self.folder), None if self.source.count is None else self.samples
+        _, threads = share_cores(count, fixed_batch(self.prepared.inputs) or 1)
+        with ExposedModel(path, self.prepared.tensors, path.parent, threads=threads) as model:
             session = model.session(tensors)
             opened = open_runner(session.run, self._read(keys), replace(self.prepared, tensors=tensors))
             axes = [layout.axis for layout in opened.found.layouts]
