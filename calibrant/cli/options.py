@@ -79,7 +79,11 @@ Prefix = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Samples a batch, as batch_num counts; it changes no statistic. [default: the model's, else 8]"),
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Samples a batch, as batch_num counts; it changes no statistic. [default: the model's, else 8]",
+    ),
 ]
 KeepOption = Annotated[
     str,
