@@ -5,16 +5,14 @@ channels (w divides 16), and the sums of all ``16 * w`` lanes are kept in arrays
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]  # comes with numba, ships no types
 
 from calibrant.stats._jit import emitted, types
-from calibrant.stats._lanes import DOUBLES, I64, INTEGERS, LANES, load_some, load_whole, start_vectors, step
+from calibrant.stats._lanes import DOUBLES, I64, INTEGERS, LANES, folded_vectors, start_vectors, step
 from calibrant.stats._orders import INFINITY_ORDER, Number, Orders, Reals, Values
-
-_KEPT: Final = 5  # vectors that stay in registers: least, greatest, zeros, NaN, infinities
 
 
 class _Block(NamedTuple):
@@ -27,9 +25,9 @@ class _Block(NamedTuple):
 
 
 def _fold_vector(
-    builder: Any, block: _Block, index: Any, kept: Sequence[Any], valid: Any | None, values: Any
+    builder: Any, block: _Block, index: Any, kept: Sequence[Any], values: Any, valid: Any | None
 ) -> list[Any]:
-    """Add the vector of that index to its lanes; return what stays in registers."""
+    """Add the vector of that index to its lanes; return what stays in registers: least, greatest, zeros, NaN, infinities."""
     lane = builder.mul(builder.and_(index, builder.sub(block.width, ir.Constant(I64, 1))), ir.Constant(I64, LANES))
     addresses = [
         builder.bitcast(builder.gep(base, [lane]), DOUBLES.as_pointer()) for base in (block.sums, block.squares)
@@ -41,47 +39,6 @@ def _fold_vector(
     return added[2:]
 
 
-def _address(builder: Any, block: _Block, index: Any) -> Any:
-    return builder.gep(block.values, [builder.mul(index, ir.Constant(I64, LANES))])
-
-
-def _looped(builder: Any, block: _Block, whole: Any) -> list[Any]:
-    """Emit the loop over whole vectors."""
-    before, first = builder.basic_block, start_vectors()[2:]
-    head, body, done = (builder.append_basic_block(f"blocks.{part}") for part in ("head", "body", "done"))
-    builder.branch(head)
-    builder.position_at_end(head)
-    index, kept = builder.phi(I64), [builder.phi(INTEGERS) for _ in range(_KEPT)]
-    builder.cbranch(builder.icmp_signed("<", index, whole), body, done)
-    builder.position_at_end(body)
-    values = load_whole(builder, _address(builder, block, index))
-    added = _fold_vector(builder, block, index, kept, None, values)
-    following = builder.add(index, ir.Constant(I64, 1))
-    builder.branch(head)
-    for phi, start, next_one in zip((index, *kept), (ir.Constant(I64, 0), *first), (following, *added), strict=True):
-        phi.add_incoming(start, before)
-        phi.add_incoming(next_one, body)
-    builder.position_at_end(done)
-    return kept
-
-
-def _with_rest(builder: Any, block: _Block, whole: Any, rest: Any, kept: Sequence[Any]) -> list[Any]:
-    """Emit the last, shorter vector, where there is one."""
-    before = builder.basic_block
-    tail, done = (builder.append_basic_block(f"blocks.{part}") for part in ("tail", "end"))
-    builder.cbranch(builder.icmp_signed(">", rest, ir.Constant(I64, 0)), tail, done)
-    builder.position_at_end(tail)
-    values, valid = load_some(builder, _address(builder, block, whole), rest)
-    added = _fold_vector(builder, block, whole, kept, valid, values)
-    builder.branch(done)
-    builder.position_at_end(done)
-    result = [builder.phi(INTEGERS) for _ in kept]
-    for phi, old, new in zip(result, kept, added, strict=True):
-        phi.add_incoming(old, before)
-        phi.add_incoming(new, tail)
-    return result
-
-
 def _emit_fold(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Emit the fold of ``values[start : start + count]``, and store five vectors of sixteen integers."""
 
@@ -90,8 +47,11 @@ def _emit_fold(context: Any, builder: Any, signature: Any, arguments: Any) -> An
 
     count, width = arguments[2:4]
     block = _Block(builder.gep(data(0), [arguments[1]]), data(4), data(5), width)
-    whole, rest = (op(count, ir.Constant(I64, LANES)) for op in (builder.sdiv, builder.srem))
-    kept = _with_rest(builder, block, whole, rest, _looped(builder, block, whole))
+
+    def add(index: Any, kept: Sequence[Any], values: Any, valid: Any | None) -> list[Any]:
+        return _fold_vector(builder, block, index, kept, values, valid)
+
+    kept = folded_vectors(builder, block.values, count, start_vectors()[2:], add)
     for row, vector in enumerate(kept):
         place = builder.gep(data(6), [ir.Constant(I64, row * LANES)])
         builder.store(vector, builder.bitcast(place, INTEGERS.as_pointer()), align=4)

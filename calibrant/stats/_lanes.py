@@ -18,9 +18,11 @@ _MAGNITUDE: Final = 0x7FFFFFFF
 _F32, _F64, _I32, I64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
 _SINGLES, DOUBLES, INTEGERS = (ir.VectorType(kind, LANES) for kind in (_F32, _F64, _I32))
 _MASK: Final = ir.VectorType(ir.IntType(1), LANES)
-_FOLDED: Final = (DOUBLES, DOUBLES, *(INTEGERS,) * 5)  # sum, squares, least, greatest, zeros, NaN, infinities
 
 Combine = Callable[[Any, Any], Any]
+Add = Callable[
+    [Any, Sequence[Any], Any, Any | None], list[Any]
+]  # a vector's number, what is folded, its values, which are valid
 
 
 def repeated(value: int) -> Any:
@@ -56,13 +58,13 @@ def step(builder: Any, folded: Sequence[Any], values: Any, valid: Any | None) ->
 _COUNTED: Final = (("==", 0), (">", INFINITY_ORDER), ("==", INFINITY_ORDER))  # tests of zero, NaN, infinity
 
 
-def load_whole(builder: Any, address: Any) -> Any:
+def _load_whole(builder: Any, address: Any) -> Any:
     loaded = builder.load(builder.bitcast(address, _SINGLES.as_pointer()))
     loaded.align = 4
     return loaded
 
 
-def load_some(builder: Any, address: Any, count: Any) -> tuple[Any, Any]:
+def _load_some(builder: Any, address: Any, count: Any) -> tuple[Any, Any]:
     """Load the first `count` of sixteen values without touching the memory of the others."""
     positions = ir.Constant(INTEGERS, list(range(LANES)))
     first = builder.insert_element(
@@ -78,43 +80,59 @@ def load_some(builder: Any, address: Any, count: Any) -> tuple[Any, Any]:
     return builder.call(load, [builder.bitcast(address, pointer), ir.Constant(_I32, 4), valid, zero]), valid
 
 
-def _looped(builder: Any, base: Any, whole: Any) -> list[Any]:
+def folded_vectors(builder: Any, base: Any, count: Any, starts: Sequence[Any], add: Add) -> list[Any]:
+    """Emit the fold of `count` values: a loop over whole vectors, and the last, shorter one, where there is one.
+
+    Args:
+        builder: of the function.
+        base: pointer to the values.
+        count: of values.
+        starts: what the fold carries in registers, before the first vector.
+        add: emits the addition of a vector: takes its number, what is carried, the values and which of them are valid (None for
+            all); returns what is carried on.
+    """
+    whole, rest = (op(count, ir.Constant(I64, LANES)) for op in (builder.sdiv, builder.srem))
+    return _with_rest(builder, base, whole, rest, _looped(builder, base, whole, starts, add), add)
+
+
+def _looped(builder: Any, base: Any, whole: Any, starts: Sequence[Any], add: Add) -> list[Any]:
     """Emit the loop over whole vectors; return what it folded."""
     before = builder.basic_block
     head, body, done = (builder.append_basic_block(f"lanes.{part}") for part in ("head", "body", "done"))
     builder.branch(head)
     builder.position_at_end(head)
-    index, folded = builder.phi(I64), [builder.phi(kind) for kind in _FOLDED]
+    index, folded = builder.phi(I64), [builder.phi(start.type) for start in starts]
     builder.cbranch(builder.icmp_signed("<", index, whole), body, done)
     builder.position_at_end(body)
-    values = load_whole(builder, builder.gep(base, [builder.mul(index, ir.Constant(I64, LANES))]))
-    added = step(builder, folded, values, None)
+    values = _load_whole(builder, _vector(builder, base, index))
+    added = add(index, folded, values, None)
     following = builder.add(index, ir.Constant(I64, 1))
     builder.branch(head)
-    for phi, first, next_one in zip(
-        (index, *folded), (ir.Constant(I64, 0), *start_vectors()), (following, *added), strict=True
-    ):
+    for phi, first, next_one in zip((index, *folded), (ir.Constant(I64, 0), *starts), (following, *added), strict=True):
         phi.add_incoming(first, before)
         phi.add_incoming(next_one, body)
     builder.position_at_end(done)
     return folded
 
 
-def _with_rest(builder: Any, base: Any, whole: Any, rest: Any, folded: Sequence[Any]) -> list[Any]:
+def _with_rest(builder: Any, base: Any, whole: Any, rest: Any, folded: Sequence[Any], add: Add) -> list[Any]:
     """Emit the last, shorter vector, where there is one."""
     before = builder.basic_block
     tail, done = (builder.append_basic_block(f"lanes.{part}") for part in ("tail", "end"))
     builder.cbranch(builder.icmp_signed(">", rest, ir.Constant(I64, 0)), tail, done)
     builder.position_at_end(tail)
-    address = builder.gep(base, [builder.mul(whole, ir.Constant(I64, LANES))])
-    added = step(builder, folded, *load_some(builder, address, rest))
+    added = add(whole, folded, *_load_some(builder, _vector(builder, base, whole), rest))
     builder.branch(done)
     builder.position_at_end(done)
-    result = [builder.phi(kind) for kind in _FOLDED]
+    result = [builder.phi(old.type) for old in folded]
     for phi, old, new in zip(result, folded, added, strict=True):
         phi.add_incoming(old, before)
         phi.add_incoming(new, tail)
     return result
+
+
+def _vector(builder: Any, base: Any, index: Any) -> Any:
+    return builder.gep(base, [builder.mul(index, ir.Constant(I64, LANES))])
 
 
 def _halved(builder: Any, lanes: Any, combine: Combine) -> Any:
@@ -132,8 +150,11 @@ def _emit_fold(context: Any, builder: Any, signature: Any, arguments: Any) -> An
     """Emit the fold of ``values[start : start + count]``."""
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
     base, count = builder.gep(array.data, [arguments[1]]), arguments[2]
-    whole, rest = (op(count, ir.Constant(I64, LANES)) for op in (builder.sdiv, builder.srem))
-    folded = _with_rest(builder, base, whole, rest, _looped(builder, base, whole))
+
+    def add(_: Any, folded: Sequence[Any], values: Any, valid: Any | None) -> list[Any]:
+        return step(builder, folded, values, valid)
+
+    folded = folded_vectors(builder, base, count, start_vectors(), add)
 
     def chosen(sign: str) -> Combine:
         return lambda one, two: builder.select(builder.icmp_signed(sign, one, two), one, two)
