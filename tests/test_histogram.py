@@ -381,7 +381,7 @@ def test_tables_that_an_error_left_dirty_are_not_lent_again(monkeypatch):
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(paged_counts.PagedCounts, "pour", broken)
+        patched.setattr(paged_counts.PagedCounts, "add_chunk", broken)
         with pytest.raises(MemoryError):
             LogLinearHistogram.from_values(values)
     assert LogLinearHistogram.from_values(values) == expected

@@ -5,7 +5,7 @@ import numpy as np
 from calibrant.stats._block_lanes import fold_block
 from calibrant.stats._jit import kernel
 from calibrant.stats._lanes import LANES
-from calibrant.stats._orders import INFINITY_ORDER, Counts, Number, Orders, Reals, Values
+from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number, Orders, Reals, Values, finite_pattern
 
 
 @kernel
@@ -32,7 +32,7 @@ def _bound(kept: Orders, width: Number, least: Orders, greatest: Orders) -> None
 @kernel
 def fold_blocked_samples(
     values: Values, shape: tuple[Number, Number, Number, Number],
-    counts: Counts, ranges: Orders, reals: Reals, sums: Reals, squares: Reals, least: Orders, greatest: Orders,
+    counts: Counts, ranges: Keys, reals: Reals, sums: Reals, squares: Reals, least: Orders, greatest: Orders,
 ) -> None:  # fmt: skip
     """Fold each sample by itself.
 
@@ -53,7 +53,8 @@ def fold_blocked_samples(
     low, high = np.empty(width, np.int32), np.empty(width, np.int32)
     start = 0
     for i in range(samples):
-        ranges[i, 0], ranges[i, 1] = np.int32(INFINITY_ORDER), np.int32(~INFINITY_ORDER)
+        first, last, total, squared = np.int32(INFINITY_ORDER), np.int32(~INFINITY_ORDER), 0.0, 0.0
+        counts[i, 0] = counts[i, 1] = counts[i, 2] = 0
         for block in range(blocks):
             lanes[:] = 0.0
             lane_squares[:] = 0.0
@@ -68,7 +69,9 @@ def fold_blocked_samples(
             for k in range(width):
                 channel = block * width + k
                 sums[i, channel], squares[i, channel] = lanes[0, k], lane_squares[0, k]
-                reals[i, 0] += lanes[0, k]
-                reals[i, 1] += lane_squares[0, k]
-                ranges[i, 0], ranges[i, 1] = min(ranges[i, 0], low[k]), max(ranges[i, 1], high[k])
+                total += lanes[0, k]
+                squared += lane_squares[0, k]
+                first, last = min(first, low[k]), max(last, high[k])
                 least[channel], greatest[channel] = min(least[channel], low[k]), max(greatest[channel], high[k])
+        ranges[i, 0], ranges[i, 1] = finite_pattern(first), finite_pattern(last)
+        reals[i, 0], reals[i, 1] = total, squared

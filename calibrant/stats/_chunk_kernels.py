@@ -1,15 +1,17 @@
-"""A chunk of values from memory to a tensor's pages and extremes in two calls: what lies between is all that Python has to decide.
+"""A chunk of values from memory to a tensor's pages and extremes, in one call where the pages exist and no narrow count wraps.
 
 Every call from Python costs microseconds and a wait for the interpreter; a capture makes some for each tensor of each few samples.
 """
 
 import numpy as np
 
-from calibrant.stats._count_kernels import GREATEST, LEAST, Table, count_dense
+from calibrant.stats._count_kernels import GREATEST, LEAST, ZEROS, Table, count_dense
 from calibrant.stats._extreme_kernels import collect_top
 from calibrant.stats._jit import kernel
 from calibrant.stats._orders import Counts, Keys, Number, Orders
-from calibrant.stats._page_kernels import ABSENT, PAGE_BITS, Pool, Slots, add_up, paged_floor, pour
+from calibrant.stats._page_kernels import ABSENT, PAGE, PAGE_BITS, Pool, Slots, add_up, paged_floor, pour
+
+POURED, WRAPPED = 0, -1
 
 
 @kernel
@@ -32,33 +34,21 @@ def _absent(first: Number, last: Number, sums: Pool, slots: Slots) -> Number:
 
 
 @kernel
-def count_chunk(
-    bits: Keys, shift: Number, sign: Number, table: Table, facts: Counts, bounds: Orders, sums: Pool, slots: Slots
+def _count_chunk(
+    bits: Keys, shift: Number, sign: Number, table: Table, facts: Counts, maxima: Orders, minima: Orders, sums: Pool, slots: Slots
 ) -> tuple[Number, Number]:  # fmt: skip
-    """Count patterns in a flat table that is empty.
-
-    Args:
-        bits: float32 patterns.
-        shift: how many low bits a key leaves out.
-        sign: the key of -0.0.
-        table: counts by key; those of 16 bits may wrap.
-        facts: as `survey` notes them.
-        bounds: shape (2, spans), filled as `survey` fills maxima and minima.
-        sums: of the counts of each page, filled for the pages that may hold some.
-        slots: places of the pages that exist.
-
-    Returns:
-        How many values the table holds: fewer than there are, zeros apart, where a count has wrapped; and how many pages are missing.
-    """
-    count_dense(bits, shift, table, facts, bounds[0], bounds[1])
+    """Count patterns in a flat table; return how many values it holds, and how many pages are missing."""
+    for fact in range(facts.size):
+        facts[fact] = 0
+    facts[LEAST] = 1 << 31
+    count_dense(bits, shift, table, facts, maxima, minima)
     first, last, first_below, last_below = page_ranges(facts, shift, sign)
     held = add_up(table, first, last, sums) + add_up(table, first_below, last_below, sums)
-    missing = _absent(first, last, sums, slots) + _absent(first_below, last_below, sums, slots)
-    return held, missing
+    return held, _absent(first, last, sums, slots) + _absent(first_below, last_below, sums, slots)
 
 
 @kernel
-def empty_table(table: Table, facts: Counts, shift: Number, sign: Number) -> None:
+def _empty_table(table: Table, facts: Counts, shift: Number, sign: Number) -> None:
     """Clear the pages of a table that may hold counts."""
     first, last, first_below, last_below = page_ranges(facts, shift, sign)
     for start, stop in ((first, last + 1), (first_below, last_below + 1)):
@@ -68,39 +58,82 @@ def empty_table(table: Table, facts: Counts, shift: Number, sign: Number) -> Non
 
 @kernel
 def pour_chunk(
-    bits: Keys, shift: Number, sign: Number, table: Table, facts: Counts, bounds: Orders, sums: Pool,
-    slots: Slots, pool: Pool, used: Number, n_zero: Number, keep: Number, floors: Counts, buffers: Orders,
-) -> tuple[Number, Number, Number, Number, Number]:  # fmt: skip
+    bits: Keys, shift: Number, sign: Number, table: Table, facts: Counts, maxima: Orders, minima: Orders, sums: Pool,
+    slots: Slots, pool: Pool, used: Number, n_zero: Number, keep: Number, floors: Counts, top: Orders, bottom: Orders,
+) -> tuple[Number, Number, Number, Number, Number, Number]:  # fmt: skip
     """Move a table's counts into pages, and gather the values that may be among the greatest or least.
 
     Args:
-        bits: as for `count_chunk`, likewise those to `slots`.
+        bits: as for `add_chunk`, likewise those to `slots`.
         shift: see there.
         sign: see there.
         table: see there; empty afterwards.
-        facts: see there.
-        bounds: see there; the minima are inverted afterwards.
-        sums: see there.
-        slots: see there.
+        facts: as filled there.
+        maxima: likewise.
+        minima: likewise; inverted afterwards.
+        sums: likewise.
+        slots: filled in for the pages that were missing.
         pool: the pages' counts, with places for those that are missing.
         used: how many places are taken.
-        n_zero: zeros of all chunks so far.
+        n_zero: zeros of all chunks before.
         keep: how many values are kept at each end.
         floors: shape (2,), what the orders of x and of -x must exceed, raised.
-        buffers: shape (2, more than a span), filled with orders of x and of -x.
+        top: longer than a span, filled with orders of x.
+        bottom: likewise of -x.
 
     Returns:
-        How many places are taken; for x and then for -x: the span from which to go on, the number of spans where all were looked
-        at, and how many orders were gathered.
+        `POURED`; how many places are taken; for x and then for -x: the span from which to go on, the number of spans where all
+        were looked at, and how many orders were gathered.
     """
     first, last, first_below, last_below = page_ranges(facts, shift, sign)
     _, used = pour(table, first, last, sums, slots, pool, used)
     _, used = pour(table, first_below, last_below, sums, slots, pool, used)
     infinite = sign - (sign >> 8)
-    for span in range(bounds.shape[1]):
-        bounds[1, span] = ~bounds[1, span]
-    floors[0] = max(floors[0], paged_floor(slots, pool, 0, sign, infinite, n_zero, shift, keep))
-    floors[1] = max(floors[1], paged_floor(slots, pool, sign, 0, infinite, n_zero, shift, keep))
-    top, n_top = collect_top(bits, bounds[0], 0, np.int32(0), np.int32(floors[0]), buffers[0], 0)
-    bottom, n_bottom = collect_top(bits, bounds[1], 0, np.int32(-1), np.int32(floors[1]), buffers[1], 0)
-    return used, top, n_top, bottom, n_bottom
+    for span in range(minima.size):
+        minima[span] = ~minima[span]
+    zeros = n_zero + facts[ZEROS]
+    floors[0] = max(floors[0], paged_floor(slots, pool, 0, sign, infinite, zeros, shift, keep))
+    floors[1] = max(floors[1], paged_floor(slots, pool, sign, 0, infinite, zeros, shift, keep))
+    span, n_top = collect_top(bits, maxima, 0, np.int32(0), np.int32(floors[0]), top, 0)
+    span_below, n_bottom = collect_top(bits, minima, 0, np.int32(-1), np.int32(floors[1]), bottom, 0)
+    return POURED, used, span, n_top, span_below, n_bottom
+
+
+@kernel
+def add_chunk(
+    bits: Keys, shift: Number, sign: Number, table: Table, facts: Counts, maxima: Orders, minima: Orders, sums: Pool,
+    slots: Slots, pool: Pool, used: Number, n_zero: Number, keep: Number, floors: Counts, top: Orders, bottom: Orders,
+) -> tuple[Number, Number, Number, Number, Number, Number]:  # fmt: skip
+    """Count patterns in a flat table that is empty, and do what `pour_chunk` does as far as that is possible.
+
+    Args:
+        bits: float32 patterns.
+        shift: how many low bits a key leaves out.
+        sign: the key of -0.0.
+        table: counts by key; those of 16 bits may wrap.
+        facts: filled as `survey` notes them.
+        maxima: one a span, filled as `survey` fills them.
+        minima: likewise.
+        sums: of the counts of each page, filled for the pages that may hold some.
+        slots: places of the pages that exist, filled in for others.
+        pool: the pages' counts.
+        used: how many places are taken.
+        n_zero: see `pour_chunk`, likewise the others.
+        keep: see there.
+        floors: see there.
+        top: see there.
+        bottom: see there.
+
+    Returns:
+        `WRAPPED` where a count has, with the table empty again; or how many places are missing, with the counts in the table and
+        the work left to `pour_chunk`; or what that returns.
+    """
+    held, missing = _count_chunk(bits, shift, sign, table, facts, maxima, minima, sums, slots)
+    if held + facts[ZEROS] != bits.size:
+        _empty_table(table, facts, shift, sign)
+        return WRAPPED, used, 0, 0, 0, 0
+    if (used + missing) * PAGE > pool.size:
+        return missing, used, 0, 0, 0, 0
+    return pour_chunk(
+        bits, shift, sign, table, facts, maxima, minima, sums, slots, pool, used, n_zero, keep, floors, top, bottom
+    )

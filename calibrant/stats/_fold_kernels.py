@@ -4,7 +4,17 @@ import numpy as np
 
 from calibrant.stats._jit import kernel
 from calibrant.stats._lanes import fold_run
-from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number, Orders, Reals, Values, order_of
+from calibrant.stats._orders import (
+    INFINITY_ORDER,
+    Counts,
+    Keys,
+    Number,
+    Orders,
+    Reals,
+    Values,
+    finite_pattern,
+    order_of,
+)
 
 
 @kernel
@@ -78,7 +88,7 @@ def _fold_rows(
 @kernel
 def fold_samples(
     values: Values, bits: Keys, shape: tuple[Number, Number, Number, Number],
-    counts: Counts, ranges: Orders, reals: Reals, sums: Reals, squares: Reals, least: Orders, greatest: Orders,
+    counts: Counts, ranges: Keys, reals: Reals, sums: Reals, squares: Reals, least: Orders, greatest: Orders,
 ) -> None:  # fmt: skip
     """Fold each sample by itself: what a sample's row and its share of the channels need.
 
@@ -90,10 +100,10 @@ def fold_samples(
         bits: the same memory as patterns.
         shape: (N, outer, C, inner).
         counts: shape (N, 3), filled: zeros, NaN, infinities.
-        ranges: shape (N, 2), filled: least and greatest order; those of +inf and -inf where none is finite.
+        ranges: shape (N, 2), filled: patterns of the least and the greatest value; of NaN where none is finite.
         reals: shape (N, 2), filled: sum, sum of squares.
-        sums: shape (N, C), all zero, filled: sum of each channel.
-        squares: shape (N, C), all zero, filled: sum of squares.
+        sums: shape (N, C), filled: sum of each channel.
+        squares: shape (N, C), filled: sum of squares.
         least: shape (C,), orders, lowered in place.
         greatest: shape (C,), raised in place.
     """
@@ -103,15 +113,18 @@ def fold_samples(
         start = i * outer * channels * inner
         for channel in range(channels):
             low[channel], high[channel] = np.int32(INFINITY_ORDER), np.int32(~INFINITY_ORDER)
+            sums[i, channel] = squares[i, channel] = 0.0
         if inner == 1:
             found = _fold_rows(values, bits, start, shape, sums[i], squares[i], low, high)
         else:
             found = _fold_runs(values, start, shape, sums[i], squares[i], low, high)
         counts[i, 0], counts[i, 1], counts[i, 2] = found
-        ranges[i, 0], ranges[i, 1] = np.int32(INFINITY_ORDER), np.int32(~INFINITY_ORDER)
+        first, last, total, squared = np.int32(INFINITY_ORDER), np.int32(~INFINITY_ORDER), 0.0, 0.0
         for channel in range(channels):
-            reals[i, 0] += sums[i, channel]
-            reals[i, 1] += squares[i, channel]
-            ranges[i, 0], ranges[i, 1] = min(ranges[i, 0], low[channel]), max(ranges[i, 1], high[channel])
+            total += sums[i, channel]
+            squared += squares[i, channel]
+            first, last = min(first, low[channel]), max(last, high[channel])
             least[channel] = min(least[channel], low[channel])
             greatest[channel] = max(greatest[channel], high[channel])
+        ranges[i, 0], ranges[i, 1] = finite_pattern(first), finite_pattern(last)
+        reals[i, 0], reals[i, 1] = total, squared

@@ -20,6 +20,7 @@ Values = npt.NDArray[np.float32]
 Number = Any  # a numpy scalar within kernels, a Python number outside
 
 INFINITY_ORDER = 0x7F800000  # order of +inf; NaN of positive sign lies above it
+NAN_PATTERN = 0x7FC00000
 
 
 @kernel
@@ -39,11 +40,23 @@ def value_orders(bits: Keys) -> Orders:
 
 
 @kernel
+def pattern_of(order: Number) -> Number:
+    """Return the pattern of an order; both zeros become +0.0."""
+    pattern = np.uint32(order ^ ((order >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+    return pattern if order != np.int32(-1) else np.uint32(0)
+
+
+@kernel
 def order_values(orders: Orders) -> Values:
     """Map orders back to values; both zeros become +0.0."""
     bits = np.empty(orders.size, np.uint32)
     for i in range(orders.size):
-        order = orders[i]
-        pattern = np.uint32(order ^ ((order >> np.int32(31)) & np.int32(0x7FFFFFFF)))
-        bits[i] = pattern if order != np.int32(-1) else np.uint32(0)
+        bits[i] = pattern_of(orders[i])
     return bits.view(np.float32)
+
+
+@kernel
+def finite_pattern(order: Number) -> Number:
+    """Return the pattern of an order; that of NaN for the order of an infinity."""
+    is_finite = np.int32(~INFINITY_ORDER) < order < np.int32(INFINITY_ORDER)
+    return pattern_of(order) if is_finite else np.uint32(NAN_PATTERN)

@@ -22,79 +22,39 @@ AnyArray = npt.NDArray[np.generic]
 
 SUM_BITS: Final = (-149, 168)  # float32 values, up to 2**40 of them
 FOLDED_WIDTHS: Final = (1, 2, 4, 8, 16)  # channels side by side that `fold_blocked` takes
-_TOGETHER: Final = 16  # samples that are added at once: each addition costs 10 microseconds before the first channel
+_TOGETHER: Final = 16  # samples that are added at once: each addition costs microseconds before the first channel
 SQUARE_BITS: Final = (-298, 296)  # their squares
 
 
 class SampleFold(NamedTuple):
-    """What a batch of samples adds.
+    """What the samples of a batch hold.
 
     Attributes:
-        n_zero: shape (N,), zeros of each sample.
-        n_nan: shape (N,).
-        n_inf: shape (N,).
-        minimum: shape (N,), NaN where no value is finite.
-        maximum: shape (N,).
-        total: shape (N,), sum of the finite values: the channels' sums added in order.
-        total_squares: shape (N,), sum of their squares.
-        channel_totals: shape (N, C), sum of each channel of each sample.
-        channel_squares: shape (N, C).
-        channel_minimum: shape (C,), over the batch; +inf where no value is finite.
-        channel_maximum: shape (C,), -inf where none is.
+        counts: shape (N, 3), zeros, NaN and infinities of each sample.
+        ranges: shape (N, 2), least and greatest finite value; NaN where none is.
+        sums: shape (N, 2), sum of the finite values, which adds the channels' sums in order, and sum of their squares.
     """
-
-    n_zero: Int64Array
-    n_nan: Int64Array
-    n_inf: Int64Array
-    minimum: Float32Array
-    maximum: Float32Array
-    total: Float64Array
-    total_squares: Float64Array
-    channel_totals: Float64Array
-    channel_squares: Float64Array
-    channel_minimum: Float32Array
-    channel_maximum: Float32Array
-
-
-def fold_samples(blocks: Float32Array) -> SampleFold:
-    """Fold a batch of shape (N, outer, C, inner), each sample by itself.
-
-    Example:
-        >>> fold_samples(np.float32([[[[1, 2], [-3, 0]]]])).channel_totals.tolist()
-        [[3.0, -3.0]]
-    """
-    room = _Room.of(blocks.shape[0], blocks.shape[2])
-    values = _flat(blocks)
-    _fold_kernels.fold_samples(values, values.view(np.uint32), blocks.shape, *room)
-    return room.result()
-
-
-def fold_blocked(blocks: Float32Array) -> SampleFold:
-    """Fold a batch of shape (N, blocks, inner, width), width channels side by side, with the result that the channels as runs give.
-
-    Example:
-        >>> fold_blocked(np.float32([[[[1, -3], [2, 0]]]])).channel_totals.tolist()
-        [[3.0, -3.0]]
-    """
-    samples, count, _, width = blocks.shape
-    room = _Room.of(samples, count * width)
-    _blocked_kernels.fold_blocked_samples(_flat(blocks), blocks.shape, *room)
-    return room.result()
-
-
-def _flat(blocks: Float32Array) -> Float32Array:
-    values = blocks.reshape(-1)
-    # Of the view alone: numba would compile all kernels twice, since inputs of a model are read-only.
-    values.flags.writeable = False
-    return values
-
-
-class _Room(NamedTuple):
-    """Arrays that the kernels fill."""
 
     counts: Int64Array
-    ranges: Int32Array
-    reals: Float64Array
+    ranges: Float32Array
+    sums: Float64Array
+
+    @classmethod
+    def of(cls, samples: int) -> Self:
+        """Return room for that many samples."""
+        return cls(np.empty((samples, 3), np.int64), np.empty((samples, 2), np.float32), np.empty((samples, 2)))
+
+
+class ChannelRows(NamedTuple):
+    """Where the channels of a batch go.
+
+    Attributes:
+        totals: shape (N, C), filled: sum of each channel of each sample.
+        squares: shape (N, C), filled: sum of squares.
+        least: shape (C,), orders, lowered to those of finite values.
+        greatest: shape (C,), raised.
+    """
+
     totals: Float64Array
     squares: Float64Array
     least: Int32Array
@@ -102,19 +62,46 @@ class _Room(NamedTuple):
 
     @classmethod
     def of(cls, samples: int, channels: int) -> Self:
-        counts, ranges = np.zeros((samples, 3), np.int64), np.zeros((samples, 2), np.int32)
-        totals, squares = np.zeros((samples, channels)), np.zeros((samples, channels))
+        """Return rows of no value yet."""
         least = np.full(channels, INFINITY_ORDER, np.int32)
-        return cls(counts, ranges, np.zeros((samples, 2)), totals, squares, least, ~least)
+        return cls(np.empty((samples, channels)), np.empty((samples, channels)), least, ~least)
 
-    def result(self) -> SampleFold:
-        """Return what was folded."""
-        extremes = order_values(self.ranges.reshape(-1)).reshape(-1, 2)
-        extremes[np.isinf(extremes)] = np.nan
-        n_zero, n_nan, n_inf = self.counts.T
-        (minimum, maximum), (total, squares) = extremes.T, self.reals.T
-        channels = self.totals, self.squares, order_values(self.least), order_values(self.greatest)
-        return SampleFold(n_zero, n_nan, n_inf, minimum, maximum, total, squares, *channels)
+
+def fold_samples(blocks: Float32Array, rows: ChannelRows) -> SampleFold:
+    """Fold a batch of shape (N, outer, C, inner), each sample by itself, into rows of N samples and C channels.
+
+    Example:
+        >>> rows = ChannelRows.of(1, 2)
+        >>> fold_samples(np.float32([[[[1, 2], [-3, 0]]]]), rows).sums.tolist(), rows.totals.tolist()
+        ([[0.0, 14.0]], [[3.0, -3.0]])
+    """
+    values, fold = _flat(blocks), SampleFold.of(blocks.shape[0])
+    _fold_kernels.fold_samples(
+        values, values.view(np.uint32), blocks.shape, fold.counts, fold.ranges.view(np.uint32), fold.sums, *rows
+    )
+    return fold
+
+
+def fold_blocked(blocks: Float32Array, rows: ChannelRows) -> SampleFold:
+    """Fold a batch of shape (N, blocks, inner, width), width channels side by side, with the result that the channels as runs give.
+
+    Example:
+        >>> rows = ChannelRows.of(1, 2)
+        >>> fold_blocked(np.float32([[[[1, -3], [2, 0]]]]), rows).sums.tolist(), rows.totals.tolist()
+        ([[0.0, 14.0]], [[3.0, -3.0]])
+    """
+    fold = SampleFold.of(blocks.shape[0])
+    _blocked_kernels.fold_blocked_samples(
+        _flat(blocks), blocks.shape, fold.counts, fold.ranges.view(np.uint32), fold.sums, *rows
+    )
+    return fold
+
+
+def _flat(blocks: Float32Array) -> Float32Array:
+    values = blocks.reshape(-1)
+    # Of the view alone: numba would compile all kernels twice, since inputs of a model are read-only.
+    values.flags.writeable = False
+    return values
 
 
 class ChannelStatistics:
@@ -125,39 +112,45 @@ class ChannelStatistics:
 
     def __init__(self) -> None:
         self._n: Int64Array = np.zeros(0, np.int64)
-        self._minimum: Float32Array = np.zeros(0, np.float32)
-        self._maximum: Float32Array = np.zeros(0, np.float32)
         self._totals, self._squares = ExactSums(0, *SUM_BITS), ExactSums(0, *SQUARE_BITS)
-        self._waiting: list[SampleFold] = []
-        self._waiting_samples = 0
+        self._waiting = ChannelRows.of(0, 0)
+        self._used = 0
 
-    def update(self, fold: SampleFold, values_per_channel: int) -> None:
-        """Add a batch, in place.
+    def rows(self, samples: int, channels: int) -> ChannelRows:
+        """Return where the next samples go; they count once `add` is told.
 
         Args:
-            fold: the folded batch.
+            samples: how many.
+            channels: of each.
+        """
+        self._grow(channels)
+        room, width = self._waiting.totals.shape
+        if width != channels or self._used + samples > room:
+            self.settle()
+            if width != channels or samples > room:
+                shape = (max(_TOGETHER, samples), channels)
+                self._waiting = self._waiting._replace(totals=np.empty(shape), squares=np.empty(shape))
+        totals, squares, least, greatest = self._waiting
+        part = slice(self._used, self._used + samples)
+        return ChannelRows(totals[part], squares[part], least[:channels], greatest[:channels])
+
+    def add(self, rows: ChannelRows, values_per_channel: int) -> None:
+        """Take the rows that were given and filled.
+
+        Args:
+            rows: as `rows` returned them last.
             values_per_channel: how many values a channel of one sample has.
         """
-        samples, channels = fold.channel_totals.shape
-        if self._waiting and self._waiting[0].channel_minimum.size != channels:
-            self.settle()
-        self._grow(channels)
+        samples, channels = rows.totals.shape
         self._n[:channels] += samples * values_per_channel
-        self._waiting.append(fold)
-        self._waiting_samples += samples
-        if self._waiting_samples >= _TOGETHER:
-            self.settle()
+        self._used += samples
 
     def settle(self) -> None:
-        """Add the batches that wait, which all have as many channels; done by itself when one reads."""
-        if not self._waiting:
-            return
-        folds, self._waiting, self._waiting_samples = self._waiting, [], 0
-        mine = slice(folds[0].channel_minimum.size)
-        self._minimum[mine] = np.min([self._minimum[mine], *(fold.channel_minimum for fold in folds)], axis=0)
-        self._maximum[mine] = np.max([self._maximum[mine], *(fold.channel_maximum for fold in folds)], axis=0)
-        self._totals.add(np.concatenate([fold.channel_totals for fold in folds]))
-        self._squares.add(np.concatenate([fold.channel_squares for fold in folds]))
+        """Add the samples that wait; done by itself when one reads."""
+        used, self._used = self._used, 0
+        if used:
+            self._totals.add(self._waiting.totals[:used])
+            self._squares.add(self._waiting.squares[:used])
 
     def merge(self, other: Self) -> Self:
         """Return the statistics of both together; the empty one is the identity."""
@@ -165,11 +158,12 @@ class ChannelStatistics:
         other.settle()
         merged = type(self)()
         merged._grow(max(self._n.size, other._n.size))
+        least, greatest = merged._waiting.least, merged._waiting.greatest
         for part in (self, other):
             mine = slice(part._n.size)
             merged._n[mine] += part._n
-            np.minimum(merged._minimum[mine], part._minimum, out=merged._minimum[mine])
-            np.maximum(merged._maximum[mine], part._maximum, out=merged._maximum[mine])
+            np.minimum(least[mine], part._waiting.least, out=least[mine])
+            np.maximum(greatest[mine], part._waiting.greatest, out=greatest[mine])
         merged._totals = self._totals.merge(other._totals)
         merged._squares = self._squares.merge(other._squares)
         return merged
@@ -177,32 +171,34 @@ class ChannelStatistics:
     def columns(self) -> dict[str, AnyArray]:
         """Return one value a channel, as `channel_columns` has them."""
         self.settle()
-        return channel_columns(self._n, self._minimum, self._maximum, self._totals.values(), self._squares.values())
+        _, _, least, greatest = self._waiting
+        return channel_columns(self._n, least, greatest, self._totals.values(), self._squares.values())
 
     def _grow(self, channels: int) -> None:
+        """Add channels of no value yet."""
         more = channels - self._n.size
         if more <= 0:
             return
         self._n = np.concatenate([self._n, np.zeros(more, np.int64)])
-        self._minimum = np.concatenate([self._minimum, np.full(more, np.inf, np.float32)])
-        self._maximum = np.concatenate([self._maximum, np.full(more, -np.inf, np.float32)])
+        old, new = self._waiting, ChannelRows.of(0, more)
+        least, greatest = np.concatenate([old.least, new.least]), np.concatenate([old.greatest, new.greatest])
+        self._waiting = old._replace(least=least, greatest=greatest)
         self._totals, self._squares = self._totals.resized(channels), self._squares.resized(channels)
 
 
 def channel_columns(
-    n: Int64Array, minimum: Float32Array, maximum: Float32Array, totals: Float64Array, squares: Float64Array
+    n: Int64Array, least: Int32Array, greatest: Int32Array, totals: Float64Array, squares: Float64Array
 ) -> dict[str, AnyArray]:
     """Return the columns that the `channels` and `weights` tables share, one value a channel.
 
     Args:
         n: shape (C,), values of each channel, NaN and infinity included.
-        minimum: shape (C,), over finite values; +inf where there is none, which becomes NaN.
-        maximum: shape (C,), -inf where there is none.
+        least: shape (C,), order of the least finite value; where there is none that of +inf, which becomes NaN.
+        greatest: shape (C,), of the greatest; where there is none that of -inf.
         totals: shape (C,).
         squares: shape (C,).
     """
-    found = minimum <= maximum
-    low, high = (np.where(found, bound, np.float32(np.nan)) for bound in (minimum, maximum))
+    low, high = (np.where(least <= greatest, order_values(bound), np.float32(np.nan)) for bound in (least, greatest))
     return {
         "channel": np.arange(n.size, dtype=np.int32),
         "n": n,

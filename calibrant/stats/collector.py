@@ -14,6 +14,7 @@ import polars as pl
 from calibrant.errors import SchemaError, ShapeError
 from calibrant.stats.channels import (
     FOLDED_WIDTHS,
+    ChannelRows,
     ChannelStatistics,
     SampleFold,
     fold_blocked,
@@ -114,9 +115,12 @@ class TensorStatistics:
 
     def _fold_ordered(self, values: Float32Array) -> SampleFold:
         shape = self._block_shape(values.shape)
-        fold = fold_samples(values.reshape(shape or (values.shape[0], 1, 1, math.prod(values.shape[1:]))))
-        if shape is not None:
-            self._channels.update(fold, shape[1] * shape[3])
+        if shape is None:
+            samples = values.shape[0]
+            return fold_samples(values.reshape(samples, 1, 1, math.prod(values.shape[1:])), ChannelRows.of(samples, 1))
+        rows = self._channels.rows(shape[0], shape[2])
+        fold = fold_samples(values.reshape(shape), rows)
+        self._channels.add(rows, shape[1] * shape[3])
         return fold
 
     def _fold_blocked(self, values: Float32Array) -> SampleFold:
@@ -128,9 +132,9 @@ class TensorStatistics:
         if self._channel_axis != 2 or width not in FOLDED_WIDTHS:
             moved = np.ascontiguousarray(np.moveaxis(values, -1, 3))
             return self._fold_ordered(moved.reshape(samples, 1, blocks * width, *spatial))
-        inner = math.prod(spatial)
-        fold = fold_blocked(values.reshape(samples, blocks, inner, width))
-        self._channels.update(fold, inner)
+        inner, rows = math.prod(spatial), self._channels.rows(samples, blocks * width)
+        fold = fold_blocked(values.reshape(samples, blocks, inner, width), rows)
+        self._channels.add(rows, inner)
         return fold
 
     def merge(self, other: Self) -> Self:

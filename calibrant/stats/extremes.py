@@ -39,10 +39,13 @@ class SpanBounds(NamedTuple):
     minima: OrderArray
 
     @classmethod
-    def of_size(cls, n: int) -> Self:
-        """Return room for the spans of n values."""
-        spans = -(-n // SPAN)
+    def of(cls, spans: int) -> Self:
+        """Return room for that many spans."""
         return cls(np.empty(spans, np.int32), np.empty(spans, np.int32))
+
+    def first(self, spans: int) -> Self:
+        """Return those of the first spans, in the same memory."""
+        return type(self)(self.maxima[:spans], self.minima[:spans])
 
 
 class TopOrders:

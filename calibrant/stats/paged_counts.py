@@ -10,40 +10,30 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.stats import _chunk_kernels, _page_kernels
-from calibrant.stats._count_kernels import SPAN, ZEROS, Table
+from calibrant.stats._count_kernels import Table
 from calibrant.stats._page_kernels import ABSENT, PAGE, PAGES
+from calibrant.stats.counting import ChunkWork
 
 CAPACITY: Final = 2**32 - 1  # values that one count is sure to hold
-FIRST_PLACES: Final = 128  # 2 MB of address space; memory comes with the pages that are used
+SPARE_SHARE: Final = (
+    4  # one place more for each so many; unused ones cost memory where the allocator clears what it hands out
+)
 FLOAT32_MANTISSA_BITS: Final = 23
 
 KeyArray = npt.NDArray[np.uint32]
 Int64Array = npt.NDArray[np.int64]
 
 
-Gathered = tuple[int, int]  # a span, and entries of a buffer
-
-
-class ChunkWork(NamedTuple):
-    """Arrays that the two calls for a chunk share.
+class Gathered(NamedTuple):
+    """What a chunk has for one end.
 
     Attributes:
-        bounds: shape (2, spans), greatest and least order of each span.
-        sums: shape (PAGES,), of the counts of each page.
-        floors: shape (2,), what orders of x and of -x must exceed.
-        buffers: shape (2, more than a span), orders that do.
+        span: the one from which to go on.
+        used: how many orders are in the buffer.
     """
 
-    bounds: npt.NDArray[np.int32]
-    sums: KeyArray
-    floors: Int64Array
-    buffers: npt.NDArray[np.int32]
-
-    @classmethod
-    def of_size(cls, n: int, floors: tuple[int, int], keep: int) -> Self:
-        """Return room for n values, of which `keep` are wanted at each end."""
-        bounds, buffers = np.empty((2, -(-n // SPAN)), np.int32), np.empty((2, 2 * keep + 4 * SPAN), np.int32)
-        return cls(bounds, np.empty(PAGES, np.uint32), np.array(floors, np.int64), buffers)
+    span: int
+    used: int
 
 
 class PagedCounts:
@@ -60,7 +50,7 @@ class PagedCounts:
         self._mantissa_bits = mantissa_bits
         self._slots = np.full(PAGES + 1, ABSENT, np.int32)
         self._slots[PAGES] = 0  # the spare counters beyond the table
-        self._pool = np.zeros(FIRST_PLACES * PAGE, np.uint32)
+        self._pool = np.zeros(PAGE, np.uint32)
         self._used = 1
         self.total = 0
 
@@ -69,48 +59,33 @@ class PagedCounts:
         """How many more values can be counted for certain."""
         return CAPACITY - self.total
 
-    def count_in(self, table: Table, bits: KeyArray, facts: Int64Array, work: "ChunkWork") -> bool:
-        """Count patterns in a flat table, which is empty before.
+    def add_chunk(
+        self, table: Table, bits: KeyArray, work: ChunkWork, n_zero: int, keep: int
+    ) -> tuple[Gathered, Gathered] | None:
+        """Count patterns in a flat table, move the counts here, and gather what may be among the greatest orders of x and of -x.
 
         Args:
-            table: counts of 16 or 32 bits.
+            table: counts of 16 or 32 bits, empty before and afterwards.
             bits: at most `room` patterns.
-            facts: of these values, filled.
-            work: filled for `pour`.
-
-        Returns:
-            False, and the table is empty again, where a count of it has wrapped.
-        """
-        place = np.uint32(self._shift), self._sign
-        held, missing = _chunk_kernels.count_chunk(bits, *place, table, facts, work.bounds, work.sums, self._slots)
-        if held + facts[ZEROS] != bits.size:
-            _chunk_kernels.empty_table(table, facts, *place)
-            return False
-        self._grow(self._used + missing)
-        return True
-
-    def pour(
-        self, table: Table, bits: KeyArray, facts: Int64Array, work: "ChunkWork", n_zero: int, keep: int
-    ) -> tuple[Gathered, Gathered]:
-        """Move what `count_in` counted here, and gather what may be among the greatest orders of x and of -x.
-
-        Args:
-            table: empty afterwards.
-            bits: as for `count_in`.
-            facts: as it filled them.
-            work: likewise; its floors are what is known already.
-            n_zero: zeros of all patterns so far.
+            work: filled; its floors are what is known already.
+            n_zero: zeros of all patterns before.
             keep: how many values are wanted at each end.
 
         Returns:
-            For x and for -x: the span from which to go on, and how many orders are in the buffer.
+            For x and for -x; None, and nothing is counted, where a count of the table has wrapped.
         """
-        self._used, *found = _chunk_kernels.pour_chunk(
-            bits, np.uint32(self._shift), self._sign, table, facts, work.bounds, work.sums,
-            self._slots, self._pool, self._used, n_zero, keep, work.floors, work.buffers,
-        )  # fmt: skip
+        place = np.uint32(self._shift), self._sign
+        given = (bits, *place, table, work.facts, *work.bounds, work.sums, self._slots)
+        wanted = (n_zero, keep, work.floors, work.top, work.bottom)
+        state, *found = _chunk_kernels.add_chunk(*given, self._pool, self._used, *wanted)
+        if state == _chunk_kernels.WRAPPED:
+            return None
+        if state != _chunk_kernels.POURED:
+            self._grow(self._used + state)
+            _, *found = _chunk_kernels.pour_chunk(*given, self._pool, self._used, *wanted)
+        self._used, top, n_top, bottom, n_bottom = found
         self.total += bits.size
-        return (found[0], found[1]), (found[2], found[3])
+        return Gathered(top, n_top), Gathered(bottom, n_bottom)
 
     def count(self, bits: KeyArray) -> None:
         """Count patterns one by one; at most `room`."""
@@ -145,7 +120,7 @@ class PagedCounts:
     def _grow(self, places: int) -> None:
         """Make room for that many places, and some more."""
         if places * PAGE > self._pool.size:
-            grown = np.zeros(places * 3 // 2 * PAGE, np.uint32)
+            grown = np.zeros((places + places // SPARE_SHARE) * PAGE, np.uint32)
             grown[: self._used * PAGE] = self._pool[: self._used * PAGE]
             self._pool = grown
 

@@ -41,18 +41,18 @@ def sample_columns(rows: Sequence[SampleRows]) -> SampleColumns:
     They hold nothing of the folded channels, which would take far more memory.
     """
     sizes = [len(part.samples) for part in rows]
-    folds = [part.fold for part in rows]
+    counts, ranges, sums = (np.concatenate(parts) for parts in zip(*(part.fold for part in rows), strict=True))
     return {
         "tensor_id": np.repeat(np.array([part.tensor_id for part in rows], np.int32), sizes),
         "sample": np.concatenate([np.asarray(part.samples, np.int64) for part in rows]),
         "n": np.repeat(np.array([part.n for part in rows], np.int64), sizes),
-        "n_zero": np.concatenate([fold.n_zero for fold in folds]),
-        "n_nan": np.concatenate([fold.n_nan for fold in folds]),
-        "n_inf": np.concatenate([fold.n_inf for fold in folds]),
-        "min": np.concatenate([fold.minimum for fold in folds]),
-        "max": np.concatenate([fold.maximum for fold in folds]),
-        "sum": np.concatenate([fold.total for fold in folds]),
-        "sum_sq": np.concatenate([fold.total_squares for fold in folds]),
+        "n_zero": counts[:, 0],
+        "n_nan": counts[:, 1],
+        "n_inf": counts[:, 2],
+        "min": ranges[:, 0],
+        "max": ranges[:, 1],
+        "sum": sums[:, 0],
+        "sum_sq": sums[:, 1],
     }
 
 

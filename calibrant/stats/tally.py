@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.stats import _pair_kernels
-from calibrant.stats._count_kernels import LEAST, NO_FACTS, survey
+from calibrant.stats._count_kernels import LEAST, NO_FACTS, SPAN, Table, survey
 from calibrant.stats._orders import value_orders
 from calibrant.stats.bin_counts import BinCounts
 from calibrant.stats.counting import CountScratch, lent
 from calibrant.stats.extremes import Extremes, SpanBounds
-from calibrant.stats.paged_counts import FLOAT32_MANTISSA_BITS, ChunkWork
+from calibrant.stats.paged_counts import FLOAT32_MANTISSA_BITS
 
 KeyArray = npt.NDArray[np.uint32]
 Int64Array = npt.NDArray[np.int64]
@@ -93,34 +93,43 @@ class Tally:
     def _count_part(self, bits: KeyArray, scratch: CountScratch | None) -> None:
         """Count the patterns of one thread."""
         if bits.size < TABLE_PAYS:
-            self._count_chunk(bits)
-            return
-        with lent(scratch) as tables:
-            for start in range(0, bits.size, DENSE_CHUNK):
-                self._count_in_table(bits[start : start + DENSE_CHUNK], tables)
+            self._count_few(bits)
+        elif scratch is not None:
+            self._count_many(bits, scratch)
+        else:
+            with lent() as tables:
+                self._count_many(bits, tables)
 
-    def _count_chunk(self, bits: KeyArray) -> None:
+    def _count_few(self, bits: KeyArray) -> None:
         """Count patterns in the pages at once, and look for extremes."""
-        bounds, pages = SpanBounds.of_size(bits.size), self.bins.pages(bits.size)
+        bounds, pages = SpanBounds.of(-(-bits.size // SPAN)), self.bins.pages(bits.size)
         facts = np.array(NO_FACTS, np.int64)
         survey(bits, facts, *bounds)
         pages.count(bits)
         self.add_counters(bits.size, *facts[:LEAST])
         self.extremes.add_values(bits, bounds, pages.floors(self.n_zero, self._extremes_kept))
 
-    def _count_in_table(self, bits: KeyArray, tables: CountScratch) -> None:
-        """Count in the narrow table, or in the wide one from the first time that a narrow count wraps, and look for extremes."""
-        keep, pages, extremes = self._extremes_kept, self.bins.pages(bits.size), self.extremes
-        work = ChunkWork.of_size(bits.size, extremes.floors, keep)
-        for table in (tables.wide,) if self._is_crowded else (tables.narrow, tables.wide):
-            facts = np.array(NO_FACTS, np.int64)
-            if pages.count_in(table, bits, facts, work):
-                break
-            self._is_crowded = True
-        self.add_counters(bits.size, *facts[:LEAST])
-        gathered = pages.pour(table, bits, facts, work, self.n_zero, keep)
-        for n, (side, flip) in enumerate(((extremes.top, 0), (extremes.bottom, -1))):
-            extremes.go_on(side, bits, work.bounds[n], flip, int(work.floors[n]), work.buffers[n], *gathered[n])
+    def _count_many(self, bits: KeyArray, tables: CountScratch) -> None:
+        """Count in tables, a chunk at a time: in the narrow one, or in the wide one from the first time that a narrow count wraps."""
+        for start in range(0, bits.size, DENSE_CHUNK):
+            chunk = bits[start : start + DENSE_CHUNK]
+            if self._is_crowded or not self._count_chunk(chunk, tables.narrow, tables):
+                self._is_crowded = True
+                self._count_chunk(chunk, tables.wide, tables)
+
+    def _count_chunk(self, bits: KeyArray, table: Table, tables: CountScratch) -> bool:
+        """Count in a table, and look for extremes; return False, with nothing counted, where a count wraps."""
+        keep, extremes = self._extremes_kept, self.extremes
+        work = tables.work(bits.size, keep)
+        work.floors[:] = extremes.floors
+        gathered = self.bins.pages(bits.size).add_chunk(table, bits, work, self.n_zero, keep)
+        if gathered is None:
+            return False
+        self.add_counters(bits.size, *work.facts[:LEAST].tolist())
+        (maxima, minima), (top, bottom) = work.bounds, gathered
+        extremes.go_on(extremes.top, bits, maxima, 0, int(work.floors[0]), work.top, *top)
+        extremes.go_on(extremes.bottom, bits, minima, -1, int(work.floors[1]), work.bottom, *bottom)
+        return True
 
     @property
     def _shift(self) -> int:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from calibrant.errors import ShapeError
-from calibrant.stats.channels import channel_columns, fold_samples
+from calibrant.stats.channels import ChannelRows, channel_columns, fold_samples
 from calibrant.stats.tables import frame_of
 
 FloatArray = npt.NDArray[np.floating]
@@ -123,8 +123,7 @@ def weight_columns(layer_id: int, rows: FloatArray) -> dict[str, npt.NDArray[Any
     if rows.ndim != 2:
         message = f"layer {layer_id}: weight rows of shape {rows.shape}; expected (channels, elements)"
         raise ShapeError(message)
-    fold = fold_samples(np.ascontiguousarray(rows, np.float32)[None, None])
+    channels = ChannelRows.of(1, rows.shape[0])
+    fold_samples(np.ascontiguousarray(rows, np.float32)[None, None], channels)
     n = np.full(rows.shape[0], rows.shape[1], np.int64)
-    return channel_columns(
-        n, fold.channel_minimum, fold.channel_maximum, fold.channel_totals[0], fold.channel_squares[0]
-    )
+    return channel_columns(n, channels.least, channels.greatest, channels.totals[0], channels.squares[0])
