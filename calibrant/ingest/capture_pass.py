@@ -16,6 +16,7 @@ from calibrant.ingest.model import ModelInput
 from calibrant.ingest.opening import Opened
 from calibrant.ingest.recorder import Recorder
 from calibrant.ingest.runner import BatchRunner, Rows
+from calibrant.ingest.sample_axis import JOINED_SAMPLES
 from calibrant.ingest.samples import Array, fingerprint_of_keys
 from calibrant.ingest.verify_inputs import VerifyInputs
 from calibrant.ingest.workers import Turn, Workers
@@ -129,17 +130,20 @@ class Task:
 
 
 def tasks_of(opened: Opened, inputs: Sequence[ModelInput], size: int) -> Iterator[Task]:
-    """Yield the batches of a stream; the samples that were tried alone need not run again.
+    """Yield the batches of a stream; the samples that were tried need not run again.
 
     Args:
         opened: the stream.
         inputs: of the model.
         size: samples that run at once.
     """
-    ran = dict(zip(opened.ran, opened.found.alone, strict=True))
-    for number, sample in enumerate(opened.leading):
-        yield Task(Batch(number, (sample,)), ran.get(number))
     first = len(opened.leading)
+    if opened.found.together and size > 1 and opened.ran == tuple(range(JOINED_SAMPLES)):
+        yield Task(Batch(0, opened.leading), list(opened.found.together))
+    else:
+        ran = dict(zip(opened.ran, opened.found.alone, strict=True))
+        for number, sample in enumerate(opened.leading):
+            yield Task(Batch(number, (sample,)), ran.get(number))
     yield from map(Task, make_batches(islice(opened.samples, first, None), inputs, size, first=first))
 
 

@@ -21,9 +21,9 @@ class Opened:
 
     Attributes:
         runner: runs batches.
-        found: where each tensor holds its samples, and what the samples that ran alone gave.
-        leading: the first samples, up to the last that ran alone.
-        ran: which of them did.
+        found: where each tensor holds its samples, and what the samples that were tried gave.
+        leading: the first samples, up to the last that was tried.
+        ran: which of them were.
         samples: the whole stream, these included.
     """
 
@@ -87,7 +87,7 @@ def _opened(
         raise refused(error, 0, leading) from error
     if not found.alone:
         leading, ran = [], ()
-    runner = BatchRunner(run, prepared.inputs, prepared.tensors, found)
+    runner = BatchRunner(run, prepared.inputs, prepared.tensors, found, tried)
     return Opened(runner, found, tuple(leading[: ran[-1] + 1] if ran else ()), ran, stream)
 
 
@@ -101,7 +101,7 @@ def _unlike(samples: Sequence[Sample]) -> tuple[int, ...]:
 def _in_blocks(opened: Opened, run: RunModel, widths: Sequence[int | None], prepared: PreparedModel) -> Opened:
     """Return the same with a runner that gives tensors in the shapes that they have in memory."""
 
-    def shaped(arrays: list[Array]) -> list[Array]:
+    def shaped(arrays: Sequence[Array]) -> list[Array]:
         pairs = zip(arrays, widths, strict=True)
         return [array if width is None else in_blocks(array, width) for array, width in pairs]
 
@@ -112,8 +112,9 @@ def _in_blocks(opened: Opened, run: RunModel, widths: Sequence[int | None], prep
         replace(layout, is_blocked=width is not None)
         for layout, width in zip(opened.found.layouts, widths, strict=True)
     )
-    found = replace(opened.found, layouts=layouts, alone=tuple(map(shaped, opened.found.alone)))
-    runner = BatchRunner(run_in_blocks, prepared.inputs, prepared.tensors, found)
+    together = tuple(shaped(opened.found.together)) if opened.found.together else ()
+    found = replace(opened.found, layouts=layouts, alone=tuple(map(shaped, opened.found.alone)), together=together)
+    runner = BatchRunner(run_in_blocks, prepared.inputs, prepared.tensors, found, opened.leading)
     return replace(opened, runner=runner, found=found)
 
 

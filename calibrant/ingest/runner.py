@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -10,12 +11,13 @@ from calibrant.errors import DataError
 from calibrant.ingest.batches import Batch, fixed_batch, join
 from calibrant.ingest.blocked import in_order
 from calibrant.ingest.model import CapturedTensor, ModelInput
-from calibrant.ingest.sample_axis import Kind, Layout, Probe, RunModel, equal_bits
+from calibrant.ingest.sample_axis import JOINED_SAMPLES, Kind, Layout, Probe, RunModel, equal_bits
 from calibrant.ingest.samples import Array, Sample
 from calibrant.ingest.session import InferenceError
 from calibrant.stats.captures import CONSTANT_SAMPLE
 from calibrant.stats.events import Event
 
+_NOBODY = -1  # no batch begins with this sample
 _CHANNELS = 2  # the axis of the channels, or of their blocks, in rows
 
 BatchForm = tuple[tuple[tuple[str, tuple[int, ...]], ...], int]  # shapes of the inputs, and samples in the batch
@@ -76,22 +78,28 @@ def _form(samples: Sequence[Sample]) -> BatchForm:
 class BatchRunner:
     """Runs batches as the probe allows.
 
-    The first batch of every form (input shapes and number of samples) is checked once more against its first sample alone, since
-    onnxruntime chooses its kernels by size; a form whose bits differ runs one sample at a time. Threads may share a runner: what is
-    claimed in order is checked by the batch that claimed it, and others of its form wait for that.
+    The first batch of every form (input shapes and number of samples) but that of the probe is checked once more against its first
+    sample alone, since onnxruntime chooses its kernels by size; a form whose bits differ runs one sample at a time. Threads may
+    share a runner: what is claimed in order is checked by the batch that claimed it, and others of its form wait for that.
 
     Args:
         run: gives the captured tensors of a feed.
         inputs: of the model.
         tensors: what is captured, in the order in which `run` gives it.
         probe: the layouts, and whether samples have to run alone.
+        tried: the samples of the probe, where it ran them together with the same `run`.
 
     Attributes:
         events: what happened beyond the probe.
     """
 
     def __init__(
-        self, run: RunModel, inputs: Sequence[ModelInput], tensors: Sequence[CapturedTensor], probe: Probe
+        self,
+        run: RunModel,
+        inputs: Sequence[ModelInput],
+        tensors: Sequence[CapturedTensor],
+        probe: Probe,
+        tried: Sequence[Sample] = (),
     ) -> None:
         self.events: list[Event] = []
         self._run = run
@@ -102,6 +110,8 @@ class BatchRunner:
         self._fixed = fixed_batch(inputs)
         self._lock = threading.Lock()
         self._checks: dict[BatchForm, _Check] = {}
+        if probe.together and len(tried) >= JOINED_SAMPLES:
+            self._checks[_form(tried[:JOINED_SAMPLES])] = _Check.done()
         self._alone: set[BatchForm] = set()
 
     @property
@@ -118,13 +128,15 @@ class BatchRunner:
         return {tensor.tensor_id: rows for tensor, rows in zip(self._tensors, self.rows(batch), strict=True)}
 
     def rows_of(self, batch: Batch, arrays: Sequence[Array]) -> dict[int, list[Rows]]:
-        """Return the rows of every tensor of a batch of one sample that ran before.
+        """Return the rows of every tensor of a batch that ran before.
 
         Args:
-            batch: the sample.
-            arrays: what the session gave for it alone.
+            batch: a sample, or several that may run together.
+            arrays: what the session gave for them.
         """
         pairs = zip(self._tensors, self._layouts, arrays, strict=True)
+        if len(batch.samples) > 1:
+            return {tensor.tensor_id: self._split(layout, array, batch) for tensor, layout, array in pairs}
         return {tensor.tensor_id: self._stack(layout, batch, [array]) for tensor, layout, array in pairs}
 
     def claim(self, batch: Batch) -> None:
@@ -241,6 +253,13 @@ class _Check:
     def __init__(self, owner: int) -> None:
         self.owner = owner
         self.is_done = threading.Event()
+
+    @classmethod
+    def done(cls) -> Self:
+        """Return the check of a form that was compared already."""
+        check = cls(_NOBODY)
+        check.is_done.set()
+        return check
 
 
 def refused(error: InferenceError, first: int, samples: Sequence[Sample]) -> DataError:

@@ -88,12 +88,14 @@ class Probe:
         one_by_one: whether the model has to run one sample at a time.
         events: what a person should know.
         alone: what the first samples gave alone, where they ran so.
+        together: what two of them gave in a batch whose rows have the bits of `alone`; else nothing.
     """
 
     layouts: tuple[Layout, ...]
     one_by_one: bool
     events: tuple[Event, ...]
     alone: tuple[list[Array], ...] = ()
+    together: tuple[Array, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,8 @@ def probe_alone(
     verdicts = [_judge(*pair) for pair in zip(by_tensor, together, strict=True)]
     events = tuple(_events(tensors, verdicts, f"alone and in a batch of {JOINED_SAMPLES}"))
     one_by_one = not all(v.has_equal_bits for v in verdicts)
-    return Probe(tuple(v.layout for v in verdicts), one_by_one, events, tuple(alone))
+    layouts, kept = tuple(v.layout for v in verdicts), () if one_by_one else tuple(together)
+    return Probe(layouts, one_by_one, events, tuple(alone), kept)
 
 
 def _refused(error: InferenceError, by_tensor: Sequence[Sequence[Array]]) -> Probe:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from calibrant.stats._block_lanes import fold_block
+from calibrant.stats._block_lanes import fold_block, fold_finite_block
 from calibrant.stats._jit import kernel
 from calibrant.stats._lanes import LANES
 from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number, Orders, Reals, Values, finite_pattern
@@ -17,6 +17,16 @@ def _halve(lanes: Reals) -> None:
             for channel in range(lanes.shape[1]):
                 lanes[lane, channel] += lanes[lane + half, channel]
         half //= 2
+
+
+@kernel
+def _fold_any_block(values: Values, start: Number, count: Number, lanes: Reals, squares: Reals, kept: Orders) -> None:
+    """Fold a block that holds values that are not finite; leave the channels' sums and squares in row 0."""
+    lanes[:] = 0.0
+    squares[:] = 0.0
+    fold_block(values, start, count, lanes.shape[1], lanes, squares, kept)
+    _halve(lanes)
+    _halve(squares)
 
 
 @kernel
@@ -58,10 +68,15 @@ def fold_blocked_samples(
         for block in range(blocks):
             lanes[:] = 0.0
             lane_squares[:] = 0.0
-            fold_block(values, start, inner * width, width, lanes, lane_squares, kept)
-            start += inner * width
+            fold_finite_block(values, start, inner * width, width, lanes, lane_squares, kept)
             _halve(lanes)
             _halve(lane_squares)
+            block_squared = 0.0
+            for k in range(width):
+                block_squared += lane_squares[0, k]
+            if not np.isfinite(block_squared):
+                _fold_any_block(values, start, inner * width, lanes, lane_squares, kept)
+            start += inner * width
             _bound(kept, width, low, high)
             for place in range(LANES):
                 for kind in range(3):

@@ -9,7 +9,7 @@ from calibrant.stats._count_kernels import GREATEST, LEAST, ZEROS, Table, count_
 from calibrant.stats._extreme_kernels import collect_top
 from calibrant.stats._jit import kernel
 from calibrant.stats._orders import Counts, Keys, Number, Orders
-from calibrant.stats._page_kernels import ABSENT, PAGE, PAGE_BITS, Pool, Slots, add_up, paged_floor, pour
+from calibrant.stats._page_kernels import PAGE_BITS, Pool, Slots, Sums, add_up, paged_floor, places_missing, pour
 
 POURED, WRAPPED = 0, -1
 
@@ -26,25 +26,16 @@ def page_ranges(facts: Counts, shift: Number, sign: Number) -> tuple[Number, Num
 
 
 @kernel
-def _absent(first: Number, last: Number, sums: Pool, slots: Slots) -> Number:
-    found = 0
-    for page in range(first, last + 1):
-        found += (sums[page] != 0) & (slots[page] == ABSENT)
-    return found
-
-
-@kernel
 def _count_chunk(
-    bits: Keys, shift: Number, sign: Number, table: Table, facts: Counts, maxima: Orders, minima: Orders, sums: Pool, slots: Slots
-) -> tuple[Number, Number]:  # fmt: skip
-    """Count patterns in a flat table; return how many values it holds, and how many pages are missing."""
+    bits: Keys, shift: Number, sign: Number, table: Table, facts: Counts, maxima: Orders, minima: Orders, sums: Sums
+) -> Number:  # fmt: skip
+    """Count patterns in a flat table; return how many values it holds."""
     for fact in range(facts.size):
         facts[fact] = 0
     facts[LEAST] = 1 << 31
     count_dense(bits, shift, table, facts, maxima, minima)
     first, last, first_below, last_below = page_ranges(facts, shift, sign)
-    held = add_up(table, first, last, sums) + add_up(table, first_below, last_below, sums)
-    return held, _absent(first, last, sums, slots) + _absent(first_below, last_below, sums, slots)
+    return add_up(table, first, last, sums) + add_up(table, first_below, last_below, sums)
 
 
 @kernel
@@ -58,10 +49,10 @@ def _empty_table(table: Table, facts: Counts, shift: Number, sign: Number) -> No
 
 @kernel
 def pour_chunk(
-    bits: Keys, shift: Number, sign: Number, table: Table, facts: Counts, maxima: Orders, minima: Orders, sums: Pool,
+    bits: Keys, shift: Number, sign: Number, table: Table, facts: Counts, maxima: Orders, minima: Orders, sums: Sums,
     slots: Slots, pool: Pool, used: Number, n_zero: Number, keep: Number, floors: Counts, top: Orders, bottom: Orders,
 ) -> tuple[Number, Number, Number, Number, Number, Number]:  # fmt: skip
-    """Move a table's counts into pages, and gather the values that may be among the greatest or least.
+    """Move a table's counts into pages, and then gather the values that may be among the greatest or least.
 
     Args:
         bits: as for `add_chunk`, likewise those to `slots`.
@@ -71,9 +62,9 @@ def pour_chunk(
         facts: as filled there.
         maxima: likewise.
         minima: likewise; inverted afterwards.
-        sums: likewise.
+        sums: likewise; zero for the pages that were moved.
         slots: filled in for the pages that were missing.
-        pool: the pages' counts, with places for those that are missing.
+        pool: the pages' counts.
         used: how many places are taken.
         n_zero: zeros of all chunks before.
         keep: how many values are kept at each end.
@@ -82,12 +73,16 @@ def pour_chunk(
         bottom: likewise of -x.
 
     Returns:
-        `POURED`; how many places are taken; for x and then for -x: the span from which to go on, the number of spans where all
-        were looked at, and how many orders were gathered.
+        `POURED`, or by how many places the pool has to grow before the rest is moved; how many places are taken; for x and then
+        for -x: the span from which to go on, the number of spans where all were looked at, and how many orders were gathered.
     """
     first, last, first_below, last_below = page_ranges(facts, shift, sign)
-    _, used = pour(table, first, last, sums, slots, pool, used)
-    _, used = pour(table, first_below, last_below, sums, slots, pool, used)
+    is_poured, used = pour(table, first, last, sums, slots, pool, used)
+    if is_poured:
+        is_poured, used = pour(table, first_below, last_below, sums, slots, pool, used)
+    if not is_poured:
+        missing = places_missing(first, last, sums, slots) + places_missing(first_below, last_below, sums, slots)
+        return missing + 2, used, 0, 0, 0, 0
     infinite = sign - (sign >> 8)
     for span in range(minima.size):
         minima[span] = ~minima[span]
@@ -101,10 +96,10 @@ def pour_chunk(
 
 @kernel
 def add_chunk(
-    bits: Keys, shift: Number, sign: Number, table: Table, facts: Counts, maxima: Orders, minima: Orders, sums: Pool,
+    bits: Keys, shift: Number, sign: Number, table: Table, facts: Counts, maxima: Orders, minima: Orders, sums: Sums,
     slots: Slots, pool: Pool, used: Number, n_zero: Number, keep: Number, floors: Counts, top: Orders, bottom: Orders,
 ) -> tuple[Number, Number, Number, Number, Number, Number]:  # fmt: skip
-    """Count patterns in a flat table that is empty, and do what `pour_chunk` does as far as that is possible.
+    """Count patterns in a flat table that is empty, and do what `pour_chunk` does.
 
     Args:
         bits: float32 patterns.
@@ -125,15 +120,13 @@ def add_chunk(
         bottom: see there.
 
     Returns:
-        `WRAPPED` where a count has, with the table empty again; or how many places are missing, with the counts in the table and
-        the work left to `pour_chunk`; or what that returns.
+        `WRAPPED` where a count has, with the table empty again; or what `pour_chunk` returns, which has to go on where the pool is
+        too small.
     """
-    held, missing = _count_chunk(bits, shift, sign, table, facts, maxima, minima, sums, slots)
+    held = _count_chunk(bits, shift, sign, table, facts, maxima, minima, sums)
     if held + facts[ZEROS] != bits.size:
         _empty_table(table, facts, shift, sign)
         return WRAPPED, used, 0, 0, 0, 0
-    if (used + missing) * PAGE > pool.size:
-        return missing, used, 0, 0, 0, 0
     return pour_chunk(
         bits, shift, sign, table, facts, maxima, minima, sums, slots, pool, used, n_zero, keep, floors, top, bottom
     )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from calibrant.stats._jit import kernel
-from calibrant.stats._lanes import fold_run
+from calibrant.stats._lanes import fold_finite_run, fold_run
 from calibrant.stats._orders import (
     INFINITY_ORDER,
     Counts,
@@ -27,7 +27,10 @@ def _fold_runs(
     zeros, nans, infinities = np.int64(0), np.int64(0), np.int64(0)
     for _ in range(outer):
         for channel in range(channels):
-            total, squared, low, high, n_zero, n_nan, n_inf = fold_run(values, start, inner)
+            found = fold_finite_run(values, start, inner)
+            if not np.isfinite(found[1]):
+                found = fold_run(values, start, inner)
+            total, squared, low, high, n_zero, n_nan, n_inf = found
             sums[channel] += total
             squares[channel] += squared
             least[channel], greatest[channel] = min(least[channel], low), max(greatest[channel], high)

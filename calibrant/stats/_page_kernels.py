@@ -1,4 +1,7 @@
-"""Counts by key in pages: what one tensor keeps between its batches. A page is there once one of its keys occurred."""
+"""Counts by key in pages: what one tensor keeps between its batches. A page is there once one of its keys occurred.
+
+A page begins with counts of 16 bits, half the memory and the cache of 32, and is copied into one of 32 when a count would wrap.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,17 +11,26 @@ from calibrant.stats._jit import kernel
 from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number
 
 PAGE_BITS = 12
-PAGE = 1 << PAGE_BITS  # keys of a page: half an octave of the finest bins, 16 KB
+PAGE = 1 << PAGE_BITS  # keys of a page: half an octave of the finest bins, 8 KB of narrow counts
 PAGES = TABLE_SIZE // PAGE
 ABSENT = -1
+WIDE = 1 << 30  # added to the place of a page whose counts have 32 bits and take two places
+NARROW_MOST = 0xFFFF
 
-Pool = npt.NDArray[np.uint32]
+Pool = npt.NDArray[np.uint16]
+Sums = npt.NDArray[np.uint32]
 Slots = npt.NDArray[np.int32]
 
 
 @kernel
-def _page(pool: Pool, place: Number) -> Pool:
-    return pool[np.int64(place) * PAGE : (np.int64(place) + 1) * PAGE]
+def _narrow(pool: Pool, slot: Number) -> Table:
+    return pool[np.int64(slot) * PAGE : (np.int64(slot) + 1) * PAGE]
+
+
+@kernel
+def _wide(pool: Pool, slot: Number) -> Table:
+    start = np.int64(slot - WIDE) * PAGE
+    return pool[start : start + 2 * PAGE].view(np.uint32)
 
 
 @kernel
@@ -28,7 +40,7 @@ def _window(page: Number, low: Number, high: Number) -> tuple[Number, Number]:
 
 
 @kernel
-def add_up(table: Table, first: Number, last: Number, sums: Pool) -> Number:
+def add_up(table: Table, first: Number, last: Number, sums: Sums) -> Number:
     """Fill in the sum of the counts of each page of a flat table, first to last inclusive; return the sum of all."""
     total = np.int64(0)
     for page in range(first, last + 1):
@@ -41,76 +53,163 @@ def add_up(table: Table, first: Number, last: Number, sums: Pool) -> Number:
 
 
 @kernel
+def _fits(counts: Table, source: Table) -> bool:
+    """Return whether no sum of a narrow count and what comes to it wraps."""
+    found = np.uint32(0)
+    for i in range(PAGE):
+        found |= np.uint32(counts[i]) + np.uint32(source[i])
+    return found <= np.uint32(NARROW_MOST)
+
+
+@kernel
+def _add(counts: Table, source: Table) -> None:
+    for i in range(PAGE):
+        counts[i] += source[i]
+
+
+@kernel
+def _widened(slots: Slots, pool: Pool, used: Number, page: Number) -> Table:
+    """Copy a narrow page to two places of its own; return its counts there."""
+    counts = _narrow(pool, slots[page])
+    slots[page] = used + WIDE
+    copied = _wide(pool, slots[page])
+    for i in range(PAGE):
+        copied[i] = counts[i]
+    return copied
+
+
+@kernel
+def _add_to_page(source: Table, page: Number, slots: Slots, pool: Pool, used: Number) -> tuple[bool, Number]:
+    """Add counts to a page.
+
+    Args:
+        source: PAGE counts.
+        page: which.
+        slots: the place of each page in the pool, or ABSENT; filled in.
+        pool: places of PAGE narrow counts each; those from `used` on are zero.
+        used: how many places are taken.
+
+    Returns:
+        Whether there was a place, without which nothing is added, and how many are taken now.
+    """
+    if slots[page] == ABSENT:
+        if (used + 1) * PAGE > pool.size:
+            return False, used
+        slots[page] = used
+        used += 1
+    if slots[page] < WIDE:
+        if _fits(_narrow(pool, slots[page]), source):
+            _add(_narrow(pool, slots[page]), source)
+            return True, used
+        if (used + 2) * PAGE > pool.size:
+            return False, used
+        _widened(slots, pool, used, page)
+        used += 2
+    _add(_wide(pool, slots[page]), source)
+    return True, used
+
+
+@kernel
 def pour(
-    table: Table, first: Number, last: Number, sums: Pool, slots: Slots, pool: Pool, used: Number
-) -> tuple[Number, Number]:
+    table: Table, first: Number, last: Number, sums: Sums, slots: Slots, pool: Pool, used: Number
+) -> tuple[bool, Number]:
     """Move the counts of a range of a flat table's pages into pages, and leave zeros.
 
     Args:
         table: counts by key.
         first: first page.
         last: last page, inclusive.
-        sums: of each page, as `add_up` fills them in.
+        sums: of each page, as `add_up` fills them in; zero for what was moved.
         slots: the place of each page in the pool, or ABSENT; filled in.
-        pool: places of PAGE counts each; those from `used` on are zero.
+        pool: places of PAGE narrow counts each; those from `used` on are zero.
         used: how many places are taken.
 
     Returns:
-        The page that found no place, or `last` + 1, and how many places are taken now.
+        Whether all pages found a place, and how many places are taken now.
     """
     for page in range(first, last + 1):
         if sums[page] == np.uint32(0):
             continue
-        if slots[page] == ABSENT:
-            if (used + 1) * PAGE > pool.size:
-                return page, used
-            slots[page] = used
-            used += 1
-        source, counts = table[page * PAGE : (page + 1) * PAGE], _page(pool, slots[page])
+        source = table[page * PAGE : (page + 1) * PAGE]
+        is_added, used = _add_to_page(source, page, slots, pool, used)
+        if not is_added:
+            return False, used
         for i in range(PAGE):
-            counts[i] += source[i]
             source[i] = 0
-    return last + 1, used
+        sums[page] = 0
+    return True, used
+
+
+@kernel
+def places_missing(first: Number, last: Number, sums: Sums, slots: Slots) -> Number:
+    """Return how many places `pour` may still take for pages that are absent."""
+    found = 0
+    for page in range(first, last + 1):
+        found += (sums[page] != 0) & (slots[page] == ABSENT)
+    return found
 
 
 @kernel
 def count_paged(
     bits: Keys, start: Number, shift: Number, slots: Slots, pool: Pool, used: Number
 ) -> tuple[Number, Number]:
-    """Count patterns into pages at once, from `start` on; zeros go to the place of the spare counters.
+    """Count patterns into pages at once, from `start` on; zeros go to the place of the spare counters, which is wide.
 
     Returns:
-        The position from which to go on once the pool has grown, or the number of patterns, and how many places are taken now.
+        The position from which to go on once the pool has grown by two places, or the number of patterns, and how many places are
+        taken now.
     """
-    spots = np.empty(BLOCK, np.uint32)
+    spots, wide = np.empty(BLOCK, np.uint32), pool.view(np.uint32)
     for first in range(start, bits.size, BLOCK):
         block = bits[first : first + BLOCK]
         table_spots(block, shift, spots)
         for i in range(block.size):
-            page = spots[i] >> np.uint32(PAGE_BITS)
+            page, spot = spots[i] >> np.uint32(PAGE_BITS), np.int64(spots[i] & np.uint32(PAGE - 1))
             if slots[page] == ABSENT:
                 if (used + 1) * PAGE > pool.size:
                     return first + i, used
                 slots[page] = used
                 used += 1
-            place = np.uint32(slots[page]) << np.uint32(PAGE_BITS)
-            pool[place | (spots[i] & np.uint32(PAGE - 1))] += np.uint32(1)
+            if slots[page] < WIDE:
+                place = np.int64(slots[page]) * PAGE + spot
+                if pool[place] < np.uint16(NARROW_MOST):
+                    pool[place] += np.uint16(1)
+                    continue
+                if (used + 2) * PAGE > pool.size:
+                    return first + i, used
+                _widened(slots, pool, used, page)
+                used += 2
+            wide[np.int64(slots[page] - WIDE) * (PAGE // 2) + spot] += np.uint32(1)
     return bits.size, used
 
 
 @kernel
-def add_pages(others: Slots, other_pool: Pool, slots: Slots, pool: Pool, used: Number) -> Number:
-    """Add the pages of others; the pool has room for all of them. Return how many places are taken now."""
-    for page in range(PAGES):
+def add_pages(
+    start: Number, others: Slots, other_pool: Pool, slots: Slots, pool: Pool, used: Number
+) -> tuple[Number, Number]:
+    """Add the pages of others from `start` on.
+
+    Returns:
+        The page from which to go on once the pool has grown by two places, or PAGES, and how many places are taken now.
+    """
+    for page in range(start, PAGES):
         if others[page] == ABSENT:
             continue
-        if slots[page] == ABSENT:
-            slots[page] = used
-            used += 1
-        counts, more = _page(pool, slots[page]), _page(other_pool, others[page])
-        for i in range(PAGE):
-            counts[i] += more[i]
-    return used
+        if others[page] < WIDE:
+            is_added, used = _add_to_page(_narrow(other_pool, others[page]), page, slots, pool, used)
+        else:
+            is_added, used = _add_to_page(_wide(other_pool, others[page]), page, slots, pool, used)
+        if not is_added:
+            return page, used
+    return PAGES, used
+
+
+@kernel
+def _occupied_of(counts: Table) -> Number:
+    found = np.int64(0)
+    for i in range(counts.size):
+        found += np.int64(counts[i] != 0)
+    return found
 
 
 @kernel
@@ -121,26 +220,35 @@ def _occupied(slots: Slots, pool: Pool, low: Number, high: Number) -> Number:
         if slots[page] == ABSENT:
             continue
         start, stop = _window(page, low, high)
-        counts = _page(pool, slots[page])[start:stop]
-        for i in range(counts.size):
-            found += np.int64(counts[i] != np.uint32(0))
+        if slots[page] < WIDE:
+            found += _occupied_of(_narrow(pool, slots[page])[start:stop])
+        else:
+            found += _occupied_of(_wide(pool, slots[page])[start:stop])
     return found
+
+
+@kernel
+def _gather_of(found: Table, first: Number, keys: Keys, counts: Counts, used: Number) -> Number:
+    end = np.uint64(used)
+    for i in range(found.size):
+        keys[end] = np.uint32(first + i)
+        counts[end] = np.int64(found[i])
+        end += np.uint64(found[i] != 0)
+    return np.int64(end)
 
 
 @kernel
 def _gather(slots: Slots, pool: Pool, low: Number, high: Number, keys: Keys, counts: Counts, used: Number) -> Number:
     """Append the keys in [low, high) that occurred; return the new length."""
-    end = np.uint64(used)
     for page in range(low // PAGE, -(-high // PAGE)):
         if slots[page] == ABSENT:
             continue
         start, stop = _window(page, low, high)
-        found = _page(pool, slots[page])[start:stop]
-        for i in range(found.size):
-            keys[end] = np.uint32(page * PAGE + start + i)
-            counts[end] = np.int64(found[i])
-            end += np.uint64(found[i] != np.uint32(0))
-    return np.int64(end)
+        if slots[page] < WIDE:
+            used = _gather_of(_narrow(pool, slots[page])[start:stop], page * PAGE + start, keys, counts, used)
+        else:
+            used = _gather_of(_wide(pool, slots[page])[start:stop], page * PAGE + start, keys, counts, used)
+    return used
 
 
 @kernel
@@ -161,6 +269,28 @@ def paged_pairs(slots: Slots, pool: Pool, sign: Number, infinite: Number) -> tup
 
 
 @kernel
+def _last_of(counts: Table, wanted: Number) -> tuple[Number, Number]:
+    """Go down a page until that many values are gathered; return the position, -1 for none, and how many they are."""
+    gathered = np.int64(0)
+    for i in range(counts.size - 1, -1, -1):
+        gathered += np.int64(counts[i])
+        if gathered >= wanted:
+            return i, gathered
+    return -1, gathered
+
+
+@kernel
+def _first_of(counts: Table, wanted: Number) -> tuple[Number, Number]:
+    """Do the same upwards."""
+    gathered = np.int64(0)
+    for i in range(counts.size):
+        gathered += np.int64(counts[i])
+        if gathered >= wanted:
+            return i, gathered
+    return -1, gathered
+
+
+@kernel
 def _from_above(slots: Slots, pool: Pool, low: Number, high: Number, wanted: Number) -> tuple[Number, Number]:
     """Go down the keys in [low, high) until that many values are gathered; return the last key and how many they are."""
     gathered = np.int64(0)
@@ -168,11 +298,13 @@ def _from_above(slots: Slots, pool: Pool, low: Number, high: Number, wanted: Num
         if slots[page] == ABSENT:
             continue
         start, stop = _window(page, low, high)
-        counts = _page(pool, slots[page])
-        for i in range(stop - 1, start - 1, -1):
-            gathered += np.int64(counts[i])
-            if gathered >= wanted:
-                return page * PAGE + i, gathered
+        if slots[page] < WIDE:
+            place, found = _last_of(_narrow(pool, slots[page])[start:stop], wanted - gathered)
+        else:
+            place, found = _last_of(_wide(pool, slots[page])[start:stop], wanted - gathered)
+        gathered += found
+        if place >= 0:
+            return page * PAGE + start + place, gathered
     return low, gathered
 
 
@@ -184,11 +316,13 @@ def _from_below(slots: Slots, pool: Pool, low: Number, high: Number, wanted: Num
         if slots[page] == ABSENT:
             continue
         start, stop = _window(page, low, high)
-        counts = _page(pool, slots[page])
-        for i in range(start, stop):
-            gathered += np.int64(counts[i])
-            if gathered >= wanted:
-                return page * PAGE + i, gathered
+        if slots[page] < WIDE:
+            place, found = _first_of(_narrow(pool, slots[page])[start:stop], wanted - gathered)
+        else:
+            place, found = _first_of(_wide(pool, slots[page])[start:stop], wanted - gathered)
+        gathered += found
+        if place >= 0:
+            return page * PAGE + start + place, gathered
     return high, gathered
 
 

@@ -1,7 +1,7 @@
 """Counts by key that one tensor keeps between its batches: adding a batch costs no sort and no merge.
 
-Keys come in pages of half an octave, 16 KB each, there once a key of theirs occurred; at most 16 MB a tensor, about 1 MB in
-practice. Counts are 32 bits wide: `room` says how many more values fit for certain.
+Keys come in pages of half an octave, 8 KB each, there once a key of theirs occurred; about 0.5 MB a tensor in practice. A page whose
+counts outgrow 16 bits takes 16 KB more; beyond 32 bits nothing fits: `room` says how many more values do for certain.
 """
 
 from typing import Final, NamedTuple, Self
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from calibrant.stats import _chunk_kernels, _page_kernels
 from calibrant.stats._count_kernels import Table
-from calibrant.stats._page_kernels import ABSENT, PAGE, PAGES
+from calibrant.stats._page_kernels import ABSENT, PAGE, PAGES, WIDE
 from calibrant.stats.counting import ChunkWork
 
 CAPACITY: Final = 2**32 - 1  # values that one count is sure to hold
@@ -49,9 +49,9 @@ class PagedCounts:
     def __init__(self, mantissa_bits: int) -> None:
         self._mantissa_bits = mantissa_bits
         self._slots = np.full(PAGES + 1, ABSENT, np.int32)
-        self._slots[PAGES] = 0  # the spare counters beyond the table
-        self._pool = np.zeros(PAGE, np.uint32)
-        self._used = 1
+        self._slots[PAGES] = WIDE  # the spare counters beyond the table, at the first two places
+        self._pool = np.zeros(2 * PAGE, np.uint16)
+        self._used = 2
         self.total = 0
 
     @property
@@ -80,9 +80,10 @@ class PagedCounts:
         state, *found = _chunk_kernels.add_chunk(*given, self._pool, self._used, *wanted)
         if state == _chunk_kernels.WRAPPED:
             return None
-        if state != _chunk_kernels.POURED:
+        while state != _chunk_kernels.POURED:
+            self._used = found[0]
             self._grow(self._used + state)
-            _, *found = _chunk_kernels.pour_chunk(*given, self._pool, self._used, *wanted)
+            state, *found = _chunk_kernels.pour_chunk(*given, self._pool, self._used, *wanted)
         self._used, top, n_top, bottom, n_bottom = found
         self.total += bits.size
         return Gathered(top, n_top), Gathered(bottom, n_bottom)
@@ -96,13 +97,17 @@ class PagedCounts:
                 bits, done, np.uint32(self._shift), self._slots, self._pool, self._used
             )
             if done < bits.size:
-                self._grow(self._used + 1)
+                self._grow(self._used + 2)
 
     def add(self, other: Self) -> None:
         """Add counts of equal mantissa bits; at most as many as there is room for."""
         self.total += other.total
         self._grow(self._used + other._used)
-        self._used = _page_kernels.add_pages(other._slots, other._pool, self._slots, self._pool, self._used)
+        page = 0
+        while page < PAGES:
+            given = page, other._slots, other._pool, self._slots, self._pool, self._used
+            page, self._used = _page_kernels.add_pages(*given)
+            self._grow(self._used + (2 if page < PAGES else 0))
 
     def pairs(self) -> tuple[KeyArray, Int64Array]:
         """Return the keys of finite values that occurred, ascending, and their counts; zero has none."""
@@ -120,7 +125,7 @@ class PagedCounts:
     def _grow(self, places: int) -> None:
         """Make room for that many places, and some more."""
         if places * PAGE > self._pool.size:
-            grown = np.zeros((places + places // SPARE_SHARE) * PAGE, np.uint32)
+            grown = np.zeros((places + places // SPARE_SHARE) * PAGE, np.uint16)
             grown[: self._used * PAGE] = self._pool[: self._used * PAGE]
             self._pool = grown
 
