@@ -439,7 +439,7 @@ def test_progress_counts_samples(tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     data = npz(tmp_path / "x.npz", x=images(5))
     capture(models.conv_relu(), data, tmp_path / "run", batch_size=2, progress=lambda *step: seen.append(step))
-    assert [done for _, done, _ in seen] == [2, 4, 5]  # two were tried alone
+    assert [done for _, done, _ in seen] == [2, 4, 5]  # two were tried together
     assert {(stage, count) for stage, _, count in seen} == {("capture", 5)}
 
 

@@ -53,7 +53,7 @@ def add_up(table: Table, first: Number, last: Number, sums: Sums) -> Number:
 
 
 @kernel
-def _fits(counts: Table, source: Table) -> bool:
+def _fits(counts: Table, source: Table) -> Number:
     """Return whether no sum of a narrow count and what comes to it wraps."""
     found = np.uint32(0)
     for i in range(PAGE):
