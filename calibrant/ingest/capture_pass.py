@@ -137,11 +137,14 @@ def tasks_of(opened: Opened, inputs: Sequence[ModelInput], size: int) -> Iterato
         inputs: of the model.
         size: samples that run at once.
     """
-    first = len(opened.leading)
-    if opened.found.together and size > 1 and opened.ran == tuple(range(JOINED_SAMPLES)):
-        yield Task(Batch(0, opened.leading), list(opened.found.together))
+    first, alone, together = len(opened.leading), opened.found.alone, opened.found.together
+    if together and size > 1 and opened.ran == tuple(range(JOINED_SAMPLES)):
+        for arrays in alone:
+            arrays.clear()
+        yield Task(Batch(0, opened.leading), together)
     else:
-        ran = dict(zip(opened.ran, opened.found.alone, strict=True))
+        together.clear()
+        ran = dict(zip(opened.ran, alone, strict=True))
         for number, sample in enumerate(opened.leading):
             yield Task(Batch(number, (sample,)), ran.get(number))
     yield from map(Task, make_batches(islice(opened.samples, first, None), inputs, size, first=first))

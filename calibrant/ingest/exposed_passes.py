@@ -57,7 +57,7 @@ class ExposedPasses:
                 self._open(group, iter(self._plan.samples_again())).found for group in range(len(self._plan.groups))
             )
             self._probes = [
-                replace(one, alone=(), together=()) for one in found
+                replace(one, alone=(), together=[]) for one in found
             ]  # what a pass holds is what was planned
         self.one_by_one = any(found.one_by_one for found in self._probes)
         self.events += [event for found in self._probes for event in found.events]

@@ -112,8 +112,8 @@ def _in_blocks(opened: Opened, run: RunModel, widths: Sequence[int | None], prep
         replace(layout, is_blocked=width is not None)
         for layout, width in zip(opened.found.layouts, widths, strict=True)
     )
-    together = tuple(shaped(opened.found.together)) if opened.found.together else ()
-    found = replace(opened.found, layouts=layouts, alone=tuple(map(shaped, opened.found.alone)), together=together)
+    alone, together = tuple(map(shaped, opened.found.alone)), opened.found.together
+    found = replace(opened.found, layouts=layouts, alone=alone, together=shaped(together) if together else [])
     runner = BatchRunner(run_in_blocks, prepared.inputs, prepared.tensors, found, opened.leading)
     return replace(opened, runner=runner, found=found)
 

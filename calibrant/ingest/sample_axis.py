@@ -6,7 +6,7 @@ stacked on a new first axis.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeVar
 
@@ -87,15 +87,15 @@ class Probe:
         layouts: by tensor_id.
         one_by_one: whether the model has to run one sample at a time.
         events: what a person should know.
-        alone: what the first samples gave alone, where they ran so.
-        together: what two of them gave in a batch whose rows have the bits of `alone`; else nothing.
+        alone: what the first samples gave alone, where they ran so; whoever takes the arrays empties the lists.
+        together: what two of them gave in a batch whose rows have the bits of `alone`, likewise; else nothing.
     """
 
     layouts: tuple[Layout, ...]
     one_by_one: bool
     events: tuple[Event, ...]
     alone: tuple[list[Array], ...] = ()
-    together: tuple[Array, ...] = ()
+    together: list[Array] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +189,7 @@ def probe_alone(
     verdicts = [_judge(*pair) for pair in zip(by_tensor, together, strict=True)]
     events = tuple(_events(tensors, verdicts, f"alone and in a batch of {JOINED_SAMPLES}"))
     one_by_one = not all(v.has_equal_bits for v in verdicts)
-    layouts, kept = tuple(v.layout for v in verdicts), () if one_by_one else tuple(together)
-    return Probe(layouts, one_by_one, events, tuple(alone), kept)
+    return Probe(tuple(v.layout for v in verdicts), one_by_one, events, tuple(alone), [] if one_by_one else together)
 
 
 def _refused(error: InferenceError, by_tensor: Sequence[Sequence[Array]]) -> Probe:
