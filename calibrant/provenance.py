@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,9 +82,12 @@ def _fingerprints(info: RunInfo, wanted: RunInfo) -> tuple[str | None, str | Non
     return (info.data_fingerprint, wanted.data_fingerprint) if is_told else (None, None)
 
 
+_version = cache(version)  # what is installed is read from files
+
+
 def _versions() -> dict[str, str]:
     names = ("calibrant", "numpy", "numba", "onnx", "onnx-ir", "onnxruntime", "polars", "pyarrow")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+    return {"python": platform.python_version(), **{name: _version(name) for name in names}}
 
 
 def _cpu() -> str:

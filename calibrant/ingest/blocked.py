@@ -86,7 +86,14 @@ def _widths_of(found: Array, expected: Array) -> set[int]:
     if found.shape != expected.shape or found.ndim < 2:
         return set()
     fitting = (width for width in _WIDTHS if found.shape[1] % width == 0)
-    return {width for width in fitting if equal_bits(in_order(in_blocks(found, width)), expected)}
+    return {width for width in fitting if _explains(in_blocks(found, width), expected)}
+
+
+def _explains(blocks: Array, expected: Array) -> bool:
+    """Return whether blocks hold the expected bits; the first block alone refutes most that do not."""
+    width = blocks.shape[-1]
+    first = equal_bits(in_order(blocks[:, :1]), expected[:, :width])
+    return first and equal_bits(in_order(blocks), expected)
 
 
 def proven_width(pairs: Iterable[tuple[Array, Array]]) -> int | None:

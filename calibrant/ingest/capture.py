@@ -17,7 +17,7 @@ from calibrant.ingest.chosen import ChosenSamples
 from calibrant.ingest.data import DataSource
 from calibrant.ingest.exposed_passes import ExposedPasses
 from calibrant.ingest.exposing import ExposedModel
-from calibrant.ingest.fold import TensorFold, statistics_tables, write_tables
+from calibrant.ingest.fold import Table, TensorFold, statistics_tables, write_tables
 from calibrant.ingest.layers import layer_rows_of
 from calibrant.ingest.model import ModelInput, PreparedModel, prepared_proto
 from calibrant.ingest.recompute import recompute_statistics
@@ -160,7 +160,9 @@ def _write(
     shapes: Mapping[str, tuple[int, ...]],
     folder: Path,
 ) -> None:
-    layers = layers_frame(layer_rows_of(prepared, shapes))
-    others = {"inputs": seen.inputs_table(), "layers": layers}
-    write_tables(chain(statistics_tables(folds, prepared), others.items()), folder)
+    def others() -> Iterator[Table]:
+        yield "inputs", seen.inputs_table()
+        yield "layers", layers_frame(layer_rows_of(prepared, shapes))
+
+    write_tables(chain(statistics_tables(folds, prepared), others()), folder)
     save_verify_inputs(folder, model_feeds(seen.verify.chosen(), prepared.inputs))

@@ -24,6 +24,7 @@ from calibrant.stats.tables import SCHEMAS, conform, empty_frame, plain_columns,
 from calibrant.stats.weights import channels_first, weight_columns
 
 THREADS: Final = 2  # that make and encode rows of tables
+_TASKS: Final = 32  # of a table at most: each waits for the interpreter
 
 
 def digest_of(rows: Rows) -> bytes | None:
@@ -143,7 +144,9 @@ def biases_table(prepared: PreparedModel) -> pl.DataFrame:
 
 
 def statistics_tables(folds: Sequence[TensorFold], prepared: PreparedModel) -> Iterator[Table]:
-    """Yield the tables of everything folded, sorted by their ids, the largest first; `samples` is written as it comes.
+    """Yield the tables of everything folded, sorted by their ids; those first whose rows are made in one go, which takes longest.
+
+    `samples` is written as it comes.
 
     Args:
         folds: settled, since threads read them.
@@ -151,11 +154,11 @@ def statistics_tables(folds: Sequence[TensorFold], prepared: PreparedModel) -> I
     """
     statistics = [fold.statistics for fold in folds]
     weights = [layer for layer in prepared.layers if layer.quantizable and layer.weight is not None]
-    yield "histograms", [one.histogram_part for one in statistics]
-    yield "weights", _together([partial(_weights_part, prepared, layer) for layer in weights])
     yield "channels", _together([one.channels_part for one in statistics])
-    yield "tensors", pl.DataFrame([fold.table_row() for fold in folds], schema=SCHEMAS["tensors"])
+    yield "weights", _together([partial(_weights_part, prepared, layer) for layer in weights])
+    yield "histograms", [one.histogram_part for one in statistics]
     yield "extremes", [partial(one.extremes_part, side) for one in statistics for side in SIDES]
+    yield "tensors", pl.DataFrame([fold.table_row() for fold in folds], schema=SCHEMAS["tensors"])
     yield "biases", biases_table(prepared)
     yield "joins", joins_table(prepared)
 
@@ -167,19 +170,19 @@ def write_tables(tables: Iterable[Table], folder: Path) -> None:
         RunError: the disk is full or the folder cannot be written.
     """
     with ThreadPoolExecutor(THREADS) as pool:
-        frames: list[Future[None]] = []
-        encoded: dict[Path, list[Future[Pages]]] = {}
+        encoded: dict[Path, list[Future[list[Pages]]]] = {}
         for name, content in tables:
             path = folder / "tables" / f"{name}.parquet"
             if isinstance(content, pl.DataFrame):
-                frames.append(pool.submit(write_frame, name, content, path))
+                write_frame(name, content, path)
             else:
-                encoded[path] = [pool.submit(_pages, name, make) for make in content]
-        for path, parts in encoded.items():
-            write_parts(path.stem, (part.result() for part in parts), path)
-        for task in frames:
-            task.result()
+                size = max(1, -(-len(content) // _TASKS))
+                groups = (content[n : n + size] for n in range(0, len(content), size))
+                encoded[path] = [pool.submit(_pages, name, group) for group in groups]
+        for path, tasks in encoded.items():
+            write_parts(path.stem, (pages for task in tasks for pages in task.result()), path)
 
 
-def _pages(table: str, make: MakePart) -> Pages:
-    return pages_of(make(), plain_columns(table))
+def _pages(table: str, makes: Sequence[MakePart]) -> list[Pages]:
+    columns = plain_columns(table)
+    return [pages_of(make(), columns) for make in makes]

@@ -177,18 +177,23 @@ class Recorder:
         Raises:
             RunError: the disk is full or the folder cannot be written.
         """
-        waiting, folded, scratch = list(reversed(rows)), [], self._scratches.take()
+        scratch = self._scratches.take()
         try:
-            while waiting:
-                tensor_id = self._free(waiting)
-                tensor = self._tensors[tensor_id]
-                try:
-                    with writing(self._folder):
-                        folded += tensor.record(rows.pop(tensor_id), scratch)
-                finally:
-                    tensor.lock.release()
+            with writing(self._folder):
+                return self._record(rows, scratch)
         finally:
             self._scratches.give_back(scratch)
+
+    def _record(self, rows: dict[int, list[Rows]], scratch: CountScratch) -> list[SampleRows]:
+        waiting: list[int] = list(reversed(rows))
+        folded: list[SampleRows] = []
+        while waiting:
+            tensor_id = self._free(waiting)
+            tensor = self._tensors[tensor_id]
+            try:
+                folded += tensor.record(rows.pop(tensor_id), scratch)
+            finally:
+                tensor.lock.release()
         return folded
 
     def _free(self, waiting: list[int]) -> int:
@@ -238,10 +243,11 @@ class Recorder:
         Raises:
             RunError: the disk is full or the folder cannot be written.
         """
-        with ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(self._settle, self._tensors.values()))
         with writing(self._folder):
-            self._samples.close()
+            with ThreadPoolExecutor(self._threads) as pool:
+                last = pool.submit(self._samples.close)
+                list(pool.map(self._settle, self._tensors.values()))
+                last.result()
             for tensor in self._tensors.values():
                 tensor.close()
 

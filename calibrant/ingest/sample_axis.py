@@ -181,12 +181,12 @@ def probe_alone(
     with ThreadPoolExecutor(threads) as pool:
         joined = pool.submit(run, join(_repeated(samples, JOINED_SAMPLES), inputs))
         alone = list(pool.map(run, (sample.values for sample in samples)))
-    by_tensor = [[arrays[t] for arrays in alone] for t in range(len(tensors))]
-    try:
-        together = joined.result()
-    except InferenceError as error:
-        return replace(_refused(error, by_tensor), alone=tuple(alone))
-    verdicts = [_judge(*pair) for pair in zip(by_tensor, together, strict=True)]
+        by_tensor = [[arrays[t] for arrays in alone] for t in range(len(tensors))]
+        try:
+            together = joined.result()
+        except InferenceError as error:
+            return replace(_refused(error, by_tensor), alone=tuple(alone))
+        verdicts = list(pool.map(_judge, by_tensor, together))
     events = tuple(_events(tensors, verdicts, f"alone and in a batch of {JOINED_SAMPLES}"))
     one_by_one = not all(v.has_equal_bits for v in verdicts)
     return Probe(tuple(v.layout for v in verdicts), one_by_one, events, tuple(alone), [] if one_by_one else together)

@@ -183,12 +183,12 @@ class LogLinearHistogram:
     @property
     def minimum(self) -> float:
         """Least finite value, exact; NaN where there is none."""
-        return float(self.smallest[0][0]) if self.n_finite else math.nan
+        return -self._greatest_of(self._tally.extremes.bottom.runs()) + 0.0  # no negative zero
 
     @property
     def maximum(self) -> float:
         """Greatest finite value, exact; NaN where there is none."""
-        return float(self.largest[0][0]) if self.n_finite else math.nan
+        return self._greatest_of(self._tally.extremes.top.runs())
 
     @property
     def keys(self) -> KeyArray:
@@ -211,6 +211,11 @@ class LogLinearHistogram:
         """The K least finite values, ascending, with their counts; the last count is cut so that they sum to K."""
         orders, counts = self._with_zeros(self._tally.extremes.bottom.runs())
         return order_values(~orders), counts
+
+    def _greatest_of(self, runs: Runs) -> float:
+        """Return the first value of runs, or zero where that is greater and occurred; NaN where there is neither."""
+        zero = [0.0] if self._tally.n_zero else []
+        return max([*order_values(runs.orders[:1]).tolist(), *zero], default=math.nan)
 
     def _with_zeros(self, runs: Runs) -> Runs:
         if self._tally.n_zero == 0:
