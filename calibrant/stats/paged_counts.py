@@ -16,7 +16,7 @@ from calibrant.stats.counting import ChunkWork
 
 CAPACITY: Final = 2**32 - 1  # values that one count is sure to hold
 SPARE_SHARE: Final = (
-    4  # one place more for each so many; unused ones cost memory where the allocator clears what it hands out
+    4  # one place to spare for each so many that are taken: unused ones cost memory, cleared as it is handed out
 )
 FLOAT32_MANTISSA_BITS: Final = 23
 
@@ -125,7 +125,7 @@ class PagedCounts:
     def _grow(self, places: int) -> None:
         """Make room for that many places, and some more."""
         if places * PAGE > self._pool.size:
-            grown = np.zeros((places + places // SPARE_SHARE) * PAGE, np.uint16)
+            grown = np.zeros((places + self._used // SPARE_SHARE) * PAGE, np.uint16)
             grown[: self._used * PAGE] = self._pool[: self._used * PAGE]
             self._pool = grown
 
