@@ -1,5 +1,6 @@
 """Run the command line: the only place where every exception becomes a line and an exit code."""
 
+import gc
 import os
 import sys
 from typing import NoReturn
@@ -7,6 +8,9 @@ from typing import NoReturn
 from calibrant.cli.app import app
 from calibrant.errors import CalibrantError
 
+_NEW_OBJECTS = (
+    50_000  # before a look for garbage: imports make hundreds of thousands, and looking took a tenth of a short capture
+)
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 
@@ -23,6 +27,7 @@ def _describe(error: BaseException) -> str:
 
 def main() -> None:
     """Run the command line; the only place where every exception is caught."""
+    gc.set_threshold(_NEW_OBJECTS)
     arguments = sys.argv[1:]
     traceback = "--traceback" in arguments
     try:
