@@ -1,6 +1,6 @@
 """Counts around the widths of a page: 16 bits, 32 bits where a count would wrap, and a pool that grows in the middle."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -70,11 +70,11 @@ def patterns(n: int, seed: int) -> np.ndarray:
 
 
 @pytest.fixture(params=["pages", "tables"])
-def always_dense(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def always_dense(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Count in pages at once, or in tables that are poured into them; sort nothing."""
     monkeypatch.setattr(tally, "DENSE_SIZE", 1)
     monkeypatch.setattr(tally, "TABLE_PAYS", 1 if request.param == "tables" else 1 << 62)
-    yield request.param
+    return str(request.param)
 
 
 @pytest.mark.parametrize("count", AROUND)
