@@ -1,10 +1,11 @@
-"""Counting in the flat table where blocks hold zeros: every other value once under its key, whatever their places."""
+"""What the vector unit chooses: values other than zero, counted under their keys, and orders above a floor, whatever their places."""
 
 import numpy as np
 import pytest
 
+from calibrant.stats._chosen_values import _plain_keys, _plain_orders
 from calibrant.stats._count_kernels import BLOCK, NO_FACTS, SPAN, SPARE, TABLE_SIZE, ZEROS, count_dense
-from calibrant.stats._nonzero_keys import _plain_keys
+from calibrant.stats._extreme_kernels import collect_top
 
 
 def counted(bits: np.ndarray, shift: int) -> tuple[np.ndarray, int]:
@@ -38,3 +39,38 @@ def test_the_plain_twin_keeps_order_and_counts():
     keys = np.zeros(48, np.uint32)
     assert _plain_keys(bits, 1, 10, keys) == 8
     assert keys[:8].tolist() == [5, 7] * 4
+
+
+def naive_orders(values: np.ndarray, flip: int, floor: int) -> list[int]:
+    """Orders of x, or of -x, that are finite and above a floor, value by value."""
+    found = []
+    for bits in values.view(np.int32).tolist():
+        order = bits if bits >= 0 else bits ^ 0x7FFFFFFF
+        order = ~order if flip else order
+        found += [order] if floor < order < 0x7F800000 else []
+    return found
+
+
+@pytest.mark.parametrize("size", [SPAN, 5 * SPAN, 5 * SPAN + 17, SPAN - 1])
+@pytest.mark.parametrize("flip", [0, -1])
+@pytest.mark.parametrize("floor", [0.5, 0.0, -0.25, -np.inf])
+def test_orders_above_a_floor_are_gathered_in_order(size, flip, floor):
+    rng = np.random.default_rng(size)
+    values = rng.standard_normal(size).astype(np.float32)
+    for special in (np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, floor, -floor):
+        values[rng.random(size) < 0.02] = special
+    bound = np.float32(floor).view(np.int32).item()
+    bound = bound if bound >= 0 else bound ^ 0x7FFFFFFF
+    buffer, maxima = np.zeros(size + 2 * SPAN, np.int32), np.full(-(-size // SPAN), 0x7F7FFFFF, np.int32)
+    bits = values.view(np.uint32)
+    bits.flags.writeable = False
+    spans, used = collect_top(bits, maxima, 0, np.int32(flip), np.int32(bound), buffer, 0)
+    assert spans == maxima.size
+    assert buffer[:used].tolist() == naive_orders(values, flip, bound)
+
+
+def test_a_plain_twin_gathers_orders_behind_what_is_there():
+    values = np.float32([1.0, -2.0, np.nan, 3.0] * 4)
+    orders = np.full(40, 7, np.int32)
+    assert _plain_orders(values.view(np.uint32), 0, 1, 0, 0, orders, 2) == 8
+    assert orders[:10].tolist() == [7, 7, *np.float32([1.0, 3.0] * 4).view(np.int32).tolist()]

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from calibrant.stats._chosen_values import HAS_COMPRESSION, orders_above
 from calibrant.stats._count_kernels import CACHE_LINE, SPAN
 from calibrant.stats._jit import kernel, prefetch
+from calibrant.stats._lanes import LANES
 from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number, Orders, order_of
 
 
@@ -62,6 +64,8 @@ def _collect_span(
     bits: Keys, start: Number, stop: Number, flip: Number, floor: Number, buffer: Orders, used: Number
 ) -> Number:
     """Append the finite orders above a floor; return the new length of the buffer."""
+    if HAS_COMPRESSION and stop - start == SPAN:
+        return used + orders_above(bits, start, SPAN // LANES, flip, floor, buffer, used)
     end = np.uint64(used)
     if floor >= 0:  # values of the other sign lie below, however far: no need to invert their magnitudes
         sign = np.uint32(np.uint32(flip) << np.uint32(31))
