@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from calibrant.errors import DataError
 from calibrant.ingest.batches import can_join, fixed_batch, join
 from calibrant.ingest.blocked import in_blocks, proven_width
 from calibrant.ingest.exposing import BlockedSession
@@ -84,11 +85,23 @@ def _opened(
     try:
         found = probe(run, tried, prepared.inputs, prepared.tensors, threads=threads)
     except InferenceError as error:
-        raise refused(error, 0, leading) from error
+        raise _refusal(error, run, leading, prepared.inputs) from error
     if not found.alone:
         leading, ran = [], ()
     runner = BatchRunner(run, prepared.inputs, prepared.tensors, found, tried)
     return Opened(runner, found, tuple(leading[: ran[-1] + 1] if ran else ()), ran, stream)
+
+
+def _refusal(
+    error: InferenceError, run: RunModel, samples: Sequence[Sample], inputs: Sequence[ModelInput]
+) -> DataError:
+    """Return the error of the first sample that cannot be run alone, or of all where none runs alone."""
+    for number, sample in enumerate(samples if fixed_batch(inputs) is None else ()):
+        try:
+            run(sample.values)
+        except InferenceError as own:
+            return refused(own, number, [sample])
+    return refused(error, 0, samples)
 
 
 def _unlike(samples: Sequence[Sample]) -> tuple[int, ...]:

@@ -65,13 +65,11 @@ def _fold_captures(
     folder: Path, tensor: CapturedTensor, info: CaptureInfo, scratches: ScratchPool
 ) -> tuple[TensorFold, SampleColumns]:
     """Return the statistics of a tensor and its rows of the `samples` table."""
-    fold, scratch = TensorFold(tensor, info.sample_axis), scratches.take()
-    try:
+    fold = TensorFold(tensor, info.sample_axis)
+    with scratches.lent() as scratch:
         pages = read_capture_rows(folder, tensor.tensor_id)
         rows = [fold.fold(Rows(numbers.tolist(), values), scratch) for numbers, values in pages]
         fold.statistics.settle(scratch)
-    finally:
-        scratches.give_back(scratch)
     return fold, sample_columns(rows)
 
 

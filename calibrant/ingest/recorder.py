@@ -1,8 +1,9 @@
 """What came out of the model, folded into the statistics and written to Parquet by the threads that ran it."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
@@ -34,12 +35,15 @@ class ScratchPool:
         for _ in range(size):
             self._free.put(CountScratch())
 
-    def take(self) -> CountScratch:
-        """Take a table; there is one for every thread."""
-        return self._free.get()
-
-    def give_back(self, scratch: CountScratch) -> None:
-        """Return it."""
+    @contextmanager
+    def lent(self) -> Iterator[CountScratch]:
+        """Lend a table; there is one for every thread. What an error may have left dirty is not lent again."""
+        scratch = self._free.get()
+        try:
+            yield scratch
+        except BaseException:
+            self._free.put(CountScratch())
+            raise
         self._free.put(scratch)
 
 
@@ -177,12 +181,8 @@ class Recorder:
         Raises:
             RunError: the disk is full or the folder cannot be written.
         """
-        scratch = self._scratches.take()
-        try:
-            with writing(self._folder):
-                return self._record(rows, scratch)
-        finally:
-            self._scratches.give_back(scratch)
+        with writing(self._folder), self._scratches.lent() as scratch:
+            return self._record(rows, scratch)
 
     def _record(self, rows: dict[int, list[Rows]], scratch: CountScratch) -> list[SampleRows]:
         waiting: list[int] = list(reversed(rows))
@@ -252,11 +252,8 @@ class Recorder:
                 tensor.close()
 
     def _settle(self, tensor: TensorRecorder) -> None:
-        scratch = self._scratches.take()
-        try:
+        with self._scratches.lent() as scratch:
             tensor.statistics.statistics.settle(scratch)
-        finally:
-            self._scratches.give_back(scratch)
 
 
 def refuse_non_finite(rows: SampleColumns, batch: Batch, tensors: Mapping[int, CapturedTensor]) -> None:

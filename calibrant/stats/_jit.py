@@ -5,6 +5,7 @@ parallel kernel abort the process under numba's workqueue layer) and no fastmath
 Compiled code is cached on disk where a place is writable. ``NUMBA_DISABLE_JIT=1`` runs every kernel as plain Python.
 """
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -55,8 +56,27 @@ def cache_is_writable() -> bool:
     return any(_is_writable(folder) for folder in _cache_folders())
 
 
+@cache
+def sources_stamp() -> str:
+    """Return a hash of all modules of kernels; nothing where the package does not lie in a folder.
+
+    numba tells whether compiled code is up to date by the module that it comes from, but what it calls from other modules is
+    compiled into it: after an update it would go on with the old ones.
+
+    Example:
+        >>> sources_stamp() == sources_stamp()
+        True
+    """
+    package = Path(__file__).parent.parent
+    sources = sorted(path for room in ("quantizers", "stats") for path in (package / room).glob("_[a-z]*.py"))
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12] if sources else ""
+
+
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function on first use: nogil, serial, IEEE float order, cached where possible.
+    """Compile a function on first use: nogil, serial, IEEE float order, cached where possible until any kernel's source changes.
 
     Args:
         function: module-level; takes plain arrays and scalars.
@@ -69,6 +89,7 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
         8
     """
     if cache_is_writable():
+        function.__qualname__ += f"-{sources_stamp()}"  # part of the name of the cache's files
         try:
             return cast("Callable[P, R]", numba.njit(nogil=True, cache=True, error_model="numpy")(function))
         except RuntimeError:  # numba found no place after all: source in a zip, or a console
