@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrant.stats._chosen_values import HAS_COMPRESSION, nonzero_keys
-from calibrant.stats._jit import kernel
+from calibrant.stats._jit import kernel, prefetch
 from calibrant.stats._lanes import LANES
 from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number, Orders, order_of
 
@@ -180,6 +180,8 @@ def count_dense(bits: Keys, shift: Number, table: Table, facts: Counts, maxima: 
     spots, known = np.empty(BLOCK + LANES, np.uint32), _facts(facts)
     for start in range(0, bits.size, BLOCK):
         block = bits[start : start + BLOCK]
+        for line in range(BLOCK // CACHE_LINE):  # the memory would idle while this block is counted
+            prefetch(bits, min(start + BLOCK + line * CACHE_LINE, bits.size - 1))
         known, zeros, has_constant = _survey_block(block, start // SPAN, known, maxima, minima)
         if has_constant:
             _count_spans(block, shift, table, start // SPAN, maxima, minima)
