@@ -3,9 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
-from calibrant.stats._chosen_values import HAS_COMPRESSION, nonzero_keys
 from calibrant.stats._jit import kernel, prefetch
 from calibrant.stats._lanes import LANES
+from calibrant.stats._chosen_values import HAS_COMPRESSION, nonzero_keys
 from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number, Orders, order_of
 
 BLOCK = 1024  # values that are looked at before they are counted: 4 KB, well inside the first cache
@@ -17,7 +17,6 @@ SPARE = 256  # counters beyond the table, for zeros; a power of two
 ZEROS, NANS, INFINITIES, LEAST, GREATEST = range(5)  # the entries of facts: counts, then magnitudes
 NO_FACTS = (0, 0, 0, 1 << 31, 0)
 
-Facts = tuple[Number, Number, Number, Number, Number]
 Table = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 
@@ -74,36 +73,19 @@ def _finite_bounds(block: Keys, first: Number, maxima: Orders, minima: Orders) -
 
 
 @kernel
-def _survey_block(
-    block: Keys, first: Number, known: Facts, maxima: Orders, minima: Orders
-) -> tuple[Facts, Number, Number]:
-    """Note what a block holds; return what is known then, its zeros, and whether a span is constant and all is finite.
-
-    Facts go through registers: those of an array cost a third of the survey.
-    """
-    n_zero, n_nan, n_inf, low, high = known
+def _survey_block(block: Keys, first: Number, facts: Counts, maxima: Orders, minima: Orders) -> tuple[Number, Number]:
+    """Note what a block holds; return its zeros, and whether a span of it holds one value only and all are finite."""
     greatest, least, constant = _span_bounds(block, first, maxima, minima)
     zeros, smallest = _zeros_and_smallest(block)
-    n_zero += np.int64(zeros)
-    low = min(low, (np.int64(smallest) + 1) >> 1)
-    high = max(high, np.int64(greatest), np.int64(np.int32(~least)))
-    is_finite = greatest < np.int32(INFINITY_ORDER) and least > np.int32(~INFINITY_ORDER)
-    if not is_finite:
+    facts[ZEROS] += zeros
+    facts[LEAST] = min(facts[LEAST], (np.int64(smallest) + 1) >> 1)
+    facts[GREATEST] = max(facts[GREATEST], np.int64(greatest), np.int64(np.int32(~least)))
+    if greatest >= np.int32(INFINITY_ORDER) or least <= np.int32(~INFINITY_ORDER):
         nans, infinities = _finite_bounds(block, first, maxima, minima)
-        n_nan += nans
-        n_inf += infinities
-    return (n_zero, n_nan, n_inf, low, high), zeros, is_finite and constant > 0
-
-
-@kernel
-def _facts(noted: Counts) -> Facts:
-    return noted[ZEROS], noted[NANS], noted[INFINITIES], noted[LEAST], noted[GREATEST]
-
-
-@kernel
-def _note(known: Facts, facts: Counts) -> None:
-    for fact in range(facts.size):
-        facts[fact] = known[fact]
+        facts[NANS] += nans
+        facts[INFINITIES] += infinities
+        return zeros, False
+    return zeros, constant > 0
 
 
 @kernel
@@ -117,10 +99,8 @@ def survey(bits: Keys, facts: Counts, maxima: Orders, minima: Orders) -> None:
         maxima: filled with the greatest finite order of each SPAN values.
         minima: filled with the least.
     """
-    known = _facts(facts)
     for start in range(0, bits.size, BLOCK):
-        known, _, _ = _survey_block(bits[start : start + BLOCK], start // SPAN, known, maxima, minima)
-    _note(known, facts)
+        _survey_block(bits[start : start + BLOCK], start // SPAN, facts, maxima, minima)
 
 
 @kernel
@@ -177,16 +157,15 @@ def count_dense(bits: Keys, shift: Number, table: Table, facts: Counts, maxima: 
         maxima: as `survey` fills them.
         minima: likewise.
     """
-    spots, known = np.empty(BLOCK + LANES, np.uint32), _facts(facts)
+    spots = np.empty(BLOCK + LANES, np.uint32)
     for start in range(0, bits.size, BLOCK):
         block = bits[start : start + BLOCK]
         for line in range(BLOCK // CACHE_LINE):  # the memory would idle while this block is counted
             prefetch(bits, min(start + BLOCK + line * CACHE_LINE, bits.size - 1))
-        known, zeros, has_constant = _survey_block(block, start // SPAN, known, maxima, minima)
+        zeros, has_constant = _survey_block(block, start // SPAN, facts, maxima, minima)
         if has_constant:
             _count_spans(block, shift, table, start // SPAN, maxima, minima)
         elif zeros == 0 and block.size == BLOCK:
             _count_whole(block, shift, table)
         else:
             _count_any(block, shift, table, spots)
-    _note(known, facts)
