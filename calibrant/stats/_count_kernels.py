@@ -3,9 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
+from calibrant.stats._chosen_values import HAS_COMPRESSION, nonzero_keys
 from calibrant.stats._jit import kernel, prefetch
 from calibrant.stats._lanes import LANES
-from calibrant.stats._chosen_values import HAS_COMPRESSION, nonzero_keys
 from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number, Orders, order_of
 
 BLOCK = 1024  # values that are looked at before they are counted: 4 KB, well inside the first cache
