@@ -19,7 +19,7 @@ from bench.models import read_samples, write_made_model
 from calibrant.ingest.process_memory import available_bytes
 
 BATCH: Final = 8
-RIVAL_COPIES: Final = 6  # of all activations that quantize_static may hold: 24 GB did not do for 4.8 (PP-OCRv4 recogniser)
+RIVAL_COPIES: Final = 6  # of all activations, that quantize_static may hold: 24 GB were too few for 4.8
 METHODS: Final = ("MinMax", "Entropy", "Percentile")
 
 
