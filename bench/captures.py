@@ -128,7 +128,7 @@ def beyond_the_first_batch(readings: Medians) -> float:
 
 FIGURES: Final = (
     Figure("--keep stats, times the exposing session", over("stats", "exposing"), bar=bars.CAPTURE),
-    Figure("the same, beyond the first batch", beyond_the_first_batch, bar=bars.CAPTURE),
+    Figure("the same, beyond the first batch", beyond_the_first_batch),
     Figure("--keep stats, times plain inference", over("stats", "inference")),
     Figure("--keep raw:8, times the exposing session", over("raw:8", "exposing")),
     Figure("--keep raw, times the exposing session", over("raw", "exposing")),
@@ -148,6 +148,6 @@ def cases(setting: Setting) -> Iterator[Case]:
             f"captures/{name}/quantize_static",
             lambda _, one=one: against_quantize_static(one()),
             RIVAL_FIGURES,
-            rounds=2,
+            rounds=3,
             warm=False,
         )
