@@ -29,7 +29,7 @@ from calibrant.ingest.cores import core_count
 from calibrant.ingest.data import open_data
 from calibrant.ingest.fold import TensorFold
 from calibrant.ingest.model import load_prepared
-from calibrant.ingest.recorder import Recorder
+from calibrant.ingest.recorder import Recorder, ScratchPool
 from calibrant.ingest.samples import fingerprint_of_keys
 from calibrant.ingest.second_pass import SecondPass
 from calibrant.ingest.session import ActivationSession
@@ -642,3 +642,20 @@ def test_a_second_pass_shares_runs_among_as_many_threads(
     )
     assert sum(len(values) for tensor_id, values in again([1]) if tensor_id == 1) == samples
     assert set(threads) == {shared}
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_the_first_sample_that_is_refused_is_named_though_it_was_tried_with_others(tmp_path: Path, bad: int) -> None:
+    feeds = [{"ids": np.full((1, 5), 77 if n == bad else n, np.int64)} for n in range(3)]
+    with pytest.raises(DataError, match=rf"sample {bad} \(feed {bad}\[0\]\): onnxruntime cannot run the model on it"):
+        capture(models.integer_input(), feeds, tmp_path / "run")
+
+
+def test_a_table_that_an_error_left_dirty_is_not_lent_again() -> None:
+    pool = ScratchPool(1)
+    with pytest.raises(MemoryError), pool.lent() as dirty:
+        raise MemoryError
+    with pool.lent() as scratch:
+        assert scratch is not dirty
+    with pool.lent() as again:
+        assert again is scratch

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,3 +30,24 @@ def needed(folder: Path) -> dict[str, list[str]]:
 def test_a_second_process_compiles_nothing_and_the_warm_up_calls_every_kernel(tmp_path):
     needed(tmp_path / "first")
     assert needed(tmp_path / "second") == {"beyond": [], "compiled": []}
+
+
+def stamp_of(folder: Path) -> str:
+    """The stamp that the name of a kernel bears in a copy of the package."""
+    code = "from calibrant.stats._orders import order_values; print(order_values.__qualname__)"
+    environment = os.environ | {"PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "cache")}
+    environment.pop("NUMBA_DISABLE_JIT", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_change_of_any_kernel_compiles_all_of_them_anew(tmp_path):
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(TESTS.parent / "calibrant", tmp_path / "calibrant", ignore=ignored)
+    first, again = stamp_of(tmp_path), stamp_of(tmp_path)
+    assert first == again
+    with (tmp_path / "calibrant/quantizers/_kernels.py").open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    assert stamp_of(tmp_path) != first
