@@ -5,7 +5,7 @@ Every call from Python costs microseconds and a wait for the interpreter; a capt
 
 import numpy as np
 
-from calibrant.stats._count_kernels import GREATEST, LEAST, ZEROS, Table, count_dense
+from calibrant.stats._count_kernels import GREATEST, LEAST, NO_FACTS, ZEROS, Table, count_dense
 from calibrant.stats._extreme_kernels import collect_top
 from calibrant.stats._jit import kernel
 from calibrant.stats._orders import Counts, Keys, Number, Orders
@@ -31,8 +31,7 @@ def _count_chunk(
 ) -> Number:  # fmt: skip
     """Count patterns in a flat table; return how many values it holds."""
     for fact in range(facts.size):
-        facts[fact] = 0
-    facts[LEAST] = 1 << 31
+        facts[fact] = NO_FACTS[fact]
     count_dense(bits, shift, table, facts, maxima, minima)
     first, last, first_below, last_below = page_ranges(facts, shift, sign)
     return add_up(table, first, last, sums) + add_up(table, first_below, last_below, sums)

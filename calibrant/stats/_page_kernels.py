@@ -68,14 +68,13 @@ def _add(counts: Table, source: Table) -> None:
 
 
 @kernel
-def _widened(slots: Slots, pool: Pool, used: Number, page: Number) -> Table:
-    """Copy a narrow page to two places of its own; return its counts there."""
+def _widen(slots: Slots, pool: Pool, used: Number, page: Number) -> None:
+    """Copy a narrow page to the next two places."""
     counts = _narrow(pool, slots[page])
     slots[page] = used + WIDE
     copied = _wide(pool, slots[page])
     for i in range(PAGE):
         copied[i] = counts[i]
-    return copied
 
 
 @kernel
@@ -103,7 +102,7 @@ def _add_to_page(source: Table, page: Number, slots: Slots, pool: Pool, used: Nu
             return True, used
         if (used + 2) * PAGE > pool.size:
             return False, used
-        _widened(slots, pool, used, page)
+        _widen(slots, pool, used, page)
         used += 2
     _add(_wide(pool, slots[page]), source)
     return True, used
@@ -177,7 +176,7 @@ def count_paged(
                     continue
                 if (used + 2) * PAGE > pool.size:
                     return first + i, used
-                _widened(slots, pool, used, page)
+                _widen(slots, pool, used, page)
                 used += 2
             wide[np.int64(slots[page] - WIDE) * (PAGE // 2) + spot] += np.uint32(1)
     return bits.size, used

@@ -36,10 +36,7 @@ def sample_frame(rows: Sequence[SampleRows]) -> pl.DataFrame:
 
 
 def sample_columns(rows: Sequence[SampleRows]) -> SampleColumns:
-    """Return columns of the `samples` table in the order of the rows, at least one; min and max are NaN where no value is finite.
-
-    They hold nothing of the folded channels, which would take far more memory.
-    """
+    """Return columns of the `samples` table in the order of the rows, at least one; min and max are NaN where no value is finite."""
     sizes = [len(part.samples) for part in rows]
     counts, ranges, sums = (np.concatenate(parts) for parts in zip(*(part.fold for part in rows), strict=True))
     return {
