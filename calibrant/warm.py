@@ -42,6 +42,8 @@ def compile_kernels() -> float:
     for fitted in (fit_ifmr(histogram, IfmrOptions()), fit_hfmg(histogram, HfmgOptions())):
         data_quality(histogram, fitted)
     fit_ifmr(LogLinearHistogram.from_values(ramp), IfmrOptions(bits=16), values=ramp)
+    finer = np.linspace(-1, 3, 2**12, dtype=np.float32)
+    fit_ifmr(LogLinearHistogram.from_values(finer), IfmrOptions(bits=4))  # few codes beside the bins
     for weight in (
         ramp.reshape(4, -1),
         np.frombuffer(ramp.tobytes(), np.float32).reshape(4, -1),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from calibrant.quantizers._border_kernels import NARROW
 from calibrant.stats._jit import kernel
 
 Float32Array = npt.NDArray[np.float32]
@@ -18,7 +19,6 @@ Int64Array = npt.NDArray[np.int64]
 
 EDGES = 256  # that are gathered before all candidates visit them
 LANES = 32  # independent accumulators, so that the compiler may use vector registers
-NARROW = 2.0**-15  # full bins are wider: 2**-13 of their lower end; only trimmed ones and zero are not
 
 
 @kernel
