@@ -214,7 +214,7 @@ def _capture_anew(
         options = CaptureOptions(
             request.batch_size, request.keep, request.config.batch_num, request.memory, request.fits_too
         )
-        saved = saved_beside(prepared, run.model_folder, progress, alone=request.memory is not None)
+        saved = saved_beside(prepared, run.path, progress, alone=request.memory is not None)
         with timed(seconds, "capture"), saved as report:
             result = capture_activations(prepared, source, run.path, options, report, notice)
         run.replace_events(["ingest", "capture", "stats"], None, [*prepared.events, *result.events])

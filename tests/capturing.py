@@ -11,6 +11,7 @@ import polars as pl
 from calibrant.ingest.capture import CaptureOptions, CaptureResult, capture_activations
 from calibrant.ingest.data import Data, open_data
 from calibrant.ingest.model import PreparedModel, prepare_model, save_prepared
+from calibrant.ingest.model_tables import write_model_tables
 from calibrant.stats.captures import read_captures
 from calibrant.stats.events import Progress, no_progress
 from calibrant.stats.keep import Keep
@@ -29,6 +30,7 @@ def prepare(model: onnx.ModelProto | Path, folder: Path, **options: Any) -> Prep
         model = path
     prepared = prepare_model(model, **options)
     save_prepared(prepared, folder / "model")
+    write_model_tables(prepared, folder)
     return prepared
 
 
@@ -74,3 +76,9 @@ def feeds_of(arrays: Mapping[str, Array], order: Sequence[int] | None = None) ->
     """Feeds of one sample each from arrays of own arrays, shape (n, ...)."""
     count = len(next(iter(arrays.values())))
     return [{name: array[i] for name, array in arrays.items()} for i in (order or range(count))]
+
+
+def nothing_left(folder: Path) -> bool:
+    """Return whether no file of a capture stands; those of the model alone stood before it."""
+    found = [*folder.glob("captures/**/*"), *folder.glob("tables/**/*.parquet")]
+    return {path.stem for path in found} == {"weights", "biases", "joins"}

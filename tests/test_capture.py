@@ -17,11 +17,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from capturing import assert_same_tables, capture, captured, feeds_of, keyed_samples, prepare, table
+from capturing import assert_same_tables, capture, captured, feeds_of, keyed_samples, nothing_left, prepare, table
 from shared_material import needs_shared, shared_inputs, shared_model
 
 from calibrant.errors import ConfigError, DataError, EmptyDataError, ModelError, RunError
-from calibrant.ingest import capture as capture_module
 from calibrant.ingest import capture_plan, writer
 from calibrant.ingest import session as session_module
 from calibrant.ingest.capture import CaptureOptions, capture_activations
@@ -29,8 +28,9 @@ from calibrant.ingest.cores import core_count
 from calibrant.ingest.data import open_data
 from calibrant.ingest.fold import TensorFold
 from calibrant.ingest.model import load_prepared
-from calibrant.ingest.recorder import Recorder, ScratchPool
+from calibrant.ingest.recorder import Recorder
 from calibrant.ingest.samples import fingerprint_of_keys
+from calibrant.ingest.scratch_pool import ScratchPool
 from calibrant.ingest.second_pass import SecondPass
 from calibrant.ingest.session import ActivationSession
 from calibrant.ingest.verify_inputs import load_verify_inputs
@@ -472,10 +472,6 @@ def test_threads_hold_what_they_run_and_one_batch_more(
 # --- wrong values and failures ------------------------------------------------------------------------------------
 
 
-def nothing_left(folder: Path) -> bool:
-    return not [*folder.glob("captures/**/*.parquet"), *folder.glob("tables/**/*.parquet")]
-
-
 @pytest.mark.parametrize("size", [1, 2, 8])
 @pytest.mark.parametrize("keep", ["raw", "stats"])
 def test_nan_is_named(tmp_path: Path, size: int, keep: str) -> None:
@@ -593,27 +589,29 @@ def test_samples_rows_go_to_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert table(tmp_path / "parts", "samples").sort(order).equals(table(tmp_path / "one", "samples"))
 
 
-def test_no_two_threads_merge_the_extremes_of_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They wait unsorted until somebody asks; when threads make the tables, none wait any more."""
-    write, offer = capture_module.write_tables, TopOrders.offer
+def test_one_thread_makes_the_tables_of_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extremes wait unsorted until somebody asks; two threads that merged them at once would lose some."""
+    merge, offer = TopOrders._settle, TopOrders.offer
     large = np.random.default_rng(5).normal(size=(12, 3, 160, 160)).astype(np.float32)
-    waited, waiting = set[int](), list[int]()
-    offered: list[TopOrders] = []
+    waited = set[int]()
+    inside, crowded = dict[int, int](), list[int]()
 
     def noted(self: TopOrders, orders: Any) -> None:
         offer(self, orders)
-        offered.append(self)
         waited.add(self._waiting_size)
 
-    def looked_at(tables: Any, folder: Path) -> None:
-        waiting.extend(one._waiting_size for one in offered)
-        write(tables, folder)
+    def merged(self: TopOrders) -> None:
+        if inside.setdefault(id(self), threading.get_ident()) != threading.get_ident():
+            crowded.append(id(self))
+        time.sleep(0.01)
+        merge(self)
+        del inside[id(self)]
 
     monkeypatch.setattr(TopOrders, "offer", noted)
-    monkeypatch.setattr(capture_module, "write_tables", looked_at)
+    monkeypatch.setattr(TopOrders, "_settle", merged)
     capture(models.dynamic_shapes(), [{"x": large}], tmp_path, keep="stats")
     assert max(waited) > 0
-    assert waiting == [0] * len(offered)
+    assert crowded == []
     values = table(tmp_path, "extremes").filter(side="max", tensor_id=0)["value"].to_numpy()
     np.testing.assert_array_equal(values, np.unique(large)[::-1][: values.size])
 

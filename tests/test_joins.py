@@ -3,9 +3,9 @@
 import models
 import numpy as np
 
-from calibrant.ingest.fold import biases_table
 from calibrant.ingest.joins import joins_table
 from calibrant.ingest.model import prepare_model
+from calibrant.ingest.model_tables import biases_table
 from calibrant.ingest.prepared import PreparedModel
 
 

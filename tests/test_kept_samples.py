@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx
 import polars as pl
 import pytest
-from capturing import assert_same_tables, capture, captured, table
+from capturing import assert_same_tables, capture, captured, nothing_left, table
 
 import calibrant
 from calibrant.errors import DataError, RunError
@@ -115,7 +115,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(writer.CaptureWriter, "append", full)
     with pytest.raises(RunError, match=r"cannot be written: .*No space left on device"):
         capture(models.depthwise(3), [{"x": images()}], tmp_path, keep="raw:3")
-    assert not [*tmp_path.glob("captures/**/*"), *tmp_path.glob("tables/**/*.parquet")]
+    assert nothing_left(tmp_path)
 
 
 # --- the stages on such a run ------------------------------------------------------------------------------------

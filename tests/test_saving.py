@@ -88,7 +88,7 @@ def run_beside(
     prepared: PreparedModel, folder: Path, block: Callable[[Progress], None], progress: Progress = no_progress
 ) -> None:
     """Run a block beside the saving of a model."""
-    with saved_beside(prepared, folder / "model", progress) as report:
+    with saved_beside(prepared, folder, progress) as report:
         block(report)
 
 
@@ -191,7 +191,7 @@ def test_weights_in_files_are_saved_before_the_block(tmp_path: Path) -> None:
 def test_a_model_is_saved_before_the_block_where_nothing_may_run_beside(
     prepared: PreparedModel, tmp_path: Path
 ) -> None:
-    with saved_beside(prepared, tmp_path / "model", no_progress, alone=True):
+    with saved_beside(prepared, tmp_path, no_progress, alone=True):
         names = names_in(tmp_path / "model")
     assert names == ["prepared.onnx"]
 

@@ -7,7 +7,6 @@ bit for bit. Memory does not grow with the number of batches.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from calibrant.ingest.batches import fixed_batch, model_feeds
@@ -17,17 +16,18 @@ from calibrant.ingest.chosen import ChosenSamples
 from calibrant.ingest.data import DataSource
 from calibrant.ingest.exposed_passes import ExposedPasses
 from calibrant.ingest.exposing import ExposedModel
-from calibrant.ingest.fold import Table, TensorFold, statistics_tables, write_tables
+from calibrant.ingest.fold import TensorFold
 from calibrant.ingest.layers import layer_rows_of
 from calibrant.ingest.model import ModelInput, PreparedModel, prepared_proto
 from calibrant.ingest.recompute import recompute_statistics
 from calibrant.ingest.recorder import Recorder
+from calibrant.ingest.statistics_tables import statistics_written
 from calibrant.ingest.verify_inputs import save_verify_inputs
 from calibrant.ingest.writer import writing
 from calibrant.stats.events import Event, Notice, Progress, no_notice
 from calibrant.stats.keep import Keep
 from calibrant.stats.run import prepared_file
-from calibrant.stats.tables import layers_frame
+from calibrant.stats.tables import layers_frame, table_file, write_frame
 
 __all__ = ["CaptureOptions", "CaptureResult", "capture_activations", "recompute_statistics"]
 
@@ -77,7 +77,7 @@ def capture_activations(
         prepared: the model; ``folder/model/prepared.onnx`` holds it already.
         source: the data, read once; once for each group of tensors where memory asks for groups.
         folder: the run folder. Written: ``captures/`` (keep raw), ``tables/{inputs, tensors, histograms, extremes, channels,
-            layers, weights}.parquet``, ``tables/samples/``, ``verify/inputs.npz``.
+            layers}.parquet``, ``tables/samples/``, ``verify/inputs.npz``.
         options: batch size, what to keep, how much data, how much memory.
         progress: called after each batch with the samples done and the samples known.
         notice: told before the model runs what memory that will take, where a limit was given.
@@ -106,11 +106,8 @@ def capture_activations(
             seen = SamplesSeen(chosen)
             guard = DiskGuard(folder, keep, plan.count) if keep.has_raw else None
             passes.run(recorder, seen, guard, progress)
-            with clock("write"):
-                recorder.close()
-            shapes = {fold.tensor.name: fold.largest_shape for fold in recorder.folds}
             with clock("tables"), writing(folder):
-                _write(seen, recorder.folds, prepared, shapes, folder)
+                shapes = _write(seen, recorder, prepared, folder)
     count = len(seen.rows)
     events = [
         *plan.events,
@@ -154,15 +151,13 @@ def _fill_events(inputs: Sequence[ModelInput], count: int) -> Iterator[Event]:
 
 
 def _write(
-    seen: SamplesSeen,
-    folds: Sequence[TensorFold],
-    prepared: PreparedModel,
-    shapes: Mapping[str, tuple[int, ...]],
-    folder: Path,
-) -> None:
-    def others() -> Iterator[Table]:
-        yield "inputs", seen.inputs_table()
-        yield "layers", layers_frame(layer_rows_of(prepared, shapes))
-
-    write_tables(chain(statistics_tables(folds, prepared), others()), folder)
-    save_verify_inputs(folder, model_feeds(seen.verify.chosen(), prepared.inputs))
+    seen: SamplesSeen, recorder: Recorder, prepared: PreparedModel, folder: Path
+) -> Mapping[str, tuple[int, ...]]:
+    """Finish all files, and return the largest shape of each tensor."""
+    shapes = {fold.tensor.name: fold.largest_shape for fold in recorder.folds}
+    with statistics_written(recorder.folds, folder, recorder.scratches):
+        recorder.close()
+        write_frame("inputs", seen.inputs_table(), table_file(folder, "inputs"))
+        write_frame("layers", layers_frame(layer_rows_of(prepared, shapes)), table_file(folder, "layers"))
+        save_verify_inputs(folder, model_feeds(seen.verify.chosen(), prepared.inputs))
+    return shapes

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from calibrant.errors import RunError
-from calibrant.ingest.fold import TensorFold, statistics_tables, write_tables
+from calibrant.ingest.fold import TensorFold
 from calibrant.ingest.model import CapturedTensor, PreparedModel
-from calibrant.ingest.recorder import THREADS, ScratchPool
+from calibrant.ingest.model_tables import write_model_tables
 from calibrant.ingest.runner import Rows
+from calibrant.ingest.scratch_pool import ScratchPool
+from calibrant.ingest.statistics_tables import THREADS, statistics_written
 from calibrant.ingest.writer import SamplesWriter
 from calibrant.stats.captures import CaptureInfo, capture_folder, read_capture_info, read_capture_rows
 from calibrant.stats.events import Progress
@@ -48,8 +50,9 @@ def recompute_statistics(folder: Path, prepared: PreparedModel, progress: Progre
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-        samples.close()
-        write_tables(statistics_tables(folds, prepared), folder)
+        with statistics_written(folds, folder, scratches):
+            samples.close()
+            write_model_tables(prepared, folder)
 
 
 def _checked_info(folder: Path, tensor: CapturedTensor) -> CaptureInfo:

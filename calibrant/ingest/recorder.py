@@ -1,11 +1,8 @@
 """What came out of the model, folded into the statistics and written to Parquet by the threads that ran it."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Lock
 from typing import Final, Self
 
@@ -18,6 +15,7 @@ from calibrant.ingest.model import CapturedTensor
 from calibrant.ingest.runner import Rows
 from calibrant.ingest.sample_axis import Layout
 from calibrant.ingest.samples import Sample
+from calibrant.ingest.scratch_pool import ScratchPool
 from calibrant.ingest.writer import CaptureWriter, SamplesWriter, writing
 from calibrant.stats.captures import CONSTANT_SAMPLE, CaptureInfo, capture_folder
 from calibrant.stats.histogram import CountScratch
@@ -25,26 +23,6 @@ from calibrant.stats.sample_rows import SampleColumns, SampleRows, sample_column
 
 THREADS: Final = 2
 _FIXED_LIST_LIMIT: Final = 2**31 - 1  # Arrow's fixed-size lists count in int32
-
-
-class ScratchPool:
-    """Hands each thread a counting table of its own."""
-
-    def __init__(self, size: int) -> None:
-        self._free: SimpleQueue[CountScratch] = SimpleQueue()
-        for _ in range(size):
-            self._free.put(CountScratch())
-
-    @contextmanager
-    def lent(self) -> Iterator[CountScratch]:
-        """Lend a table; there is one for every thread. What an error may have left dirty is not lent again."""
-        scratch = self._free.get()
-        try:
-            yield scratch
-        except BaseException:
-            self._free.put(CountScratch())
-            raise
-        self._free.put(scratch)
 
 
 def static_shape(tensor: CapturedTensor, layout: Layout, own: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -131,6 +109,9 @@ class Recorder:
         layouts: where each tensor holds its samples.
         keep_raw: whether activations are written.
         threads: how many record at once.
+
+    Attributes:
+        scratches: the counting tables, one for each thread.
     """
 
     def __init__(
@@ -149,8 +130,7 @@ class Recorder:
         }
         self._samples_folder = folder / "tables" / "samples"
         self._samples = SamplesWriter(self._samples_folder)
-        self._threads = threads
-        self._scratches = ScratchPool(threads)
+        self.scratches = ScratchPool(threads)
         self._constants: set[int] = set()  # identities of rows that went to the `samples` table
 
     def __enter__(self) -> Self:
@@ -181,7 +161,7 @@ class Recorder:
         Raises:
             RunError: the disk is full or the folder cannot be written.
         """
-        with writing(self._folder), self._scratches.lent() as scratch:
+        with writing(self._folder), self.scratches.lent() as scratch:
             return self._record(rows, scratch)
 
     def _record(self, rows: dict[int, list[Rows]], scratch: CountScratch) -> list[SampleRows]:
@@ -238,22 +218,15 @@ class Recorder:
         return is_new
 
     def close(self) -> None:
-        """Count what still waits, and finish all files.
+        """Finish all files.
 
         Raises:
             RunError: the disk is full or the folder cannot be written.
         """
         with writing(self._folder):
-            with ThreadPoolExecutor(self._threads) as pool:
-                last = pool.submit(self._samples.close)
-                list(pool.map(self._settle, self._tensors.values()))
-                last.result()
+            self._samples.close()
             for tensor in self._tensors.values():
                 tensor.close()
-
-    def _settle(self, tensor: TensorRecorder) -> None:
-        with self._scratches.lent() as scratch:
-            tensor.statistics.statistics.settle(scratch)
 
 
 def refuse_non_finite(rows: SampleColumns, batch: Batch, tensors: Mapping[int, CapturedTensor]) -> None:

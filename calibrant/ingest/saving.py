@@ -1,4 +1,4 @@
-"""The prepared model goes to its file, and through onnxruntime's own check, on a thread beside what runs it in memory."""
+"""The prepared model goes to its file, through onnxruntime's own check and into tables, on a thread beside what runs it in memory."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from calibrant.ingest.model import PreparedModel, prepared_proto, save_prepared
+from calibrant.ingest.model_tables import write_model_tables
 from calibrant.ingest.session import check_loads, loads
 from calibrant.stats.events import Progress
-from calibrant.stats.run import PREPARED_FILE
+from calibrant.stats.run import MODEL_FOLDER, PREPARED_FILE
 
 
 def save_checked(prepared: PreparedModel, folder: Path) -> None:
@@ -24,11 +25,16 @@ def save_checked(prepared: PreparedModel, folder: Path) -> None:
         check_loads(folder / PREPARED_FILE)
 
 
+def _save(prepared: PreparedModel, folder: Path) -> None:
+    save_checked(prepared, folder / MODEL_FOLDER)
+    write_model_tables(prepared, folder)
+
+
 @contextmanager
 def saved_beside(
     prepared: PreparedModel, folder: Path, progress: Progress, *, alone: bool = False
 ) -> Iterator[Progress]:
-    """Save and check a prepared model while a block runs it.
+    """Save and check a prepared model while a block runs it, and write the tables that it alone decides.
 
     Where both fail, the error of the model is the one that is raised, whichever came first. The thread has ended when the block is
     left, by an interrupt too, so that the folder can be removed then. A model whose weights lie in a file is saved before the block,
@@ -36,7 +42,7 @@ def saved_beside(
 
     Args:
         prepared: the model; what the block runs is made of its `prepared_proto`.
-        folder: where it goes.
+        folder: the run's.
         progress: of the block.
         alone: save before the block; whoever plans by what the process holds wants nothing beside.
 
@@ -45,14 +51,14 @@ def saved_beside(
 
     Raises:
         ModelError: onnxruntime refuses the model.
-        OSError: it cannot be written.
+        OSError, RunError: it cannot be written.
     """
     if alone or prepared_proto(prepared) is None:
-        save_checked(prepared, folder)
+        _save(prepared, folder)
         yield progress
         return
     with ThreadPoolExecutor(1, thread_name_prefix="save") as pool:
-        saving = pool.submit(save_checked, prepared, folder)
+        saving = pool.submit(_save, prepared, folder)
         try:
             yield _stopped_by(saving, progress)
         except Exception:

@@ -3,7 +3,7 @@
 Every table is Parquet with a schema version in its metadata; only `write_frame` and, for tables of numbers, `write_parts` write one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from calibrant.errors import RunError, SchemaError
-from calibrant.stats.parquet_columns import Pages, PlainColumn, columns_file
+from calibrant.stats.parquet_columns import Pages, Part, PlainColumn, columns_file, joined_parts, pages_of
 from calibrant.whole_files import whole_file
 
 SCHEMA_VERSION: Final = 1
@@ -240,6 +240,16 @@ def plain_columns(table: str) -> list[PlainColumn]:
         pl.String(): "text",
     }
     return [PlainColumn(name, names[dtype], name in _BOUNDS) for name, dtype in SCHEMAS[table].items()]
+
+
+def table_file(folder: Path, table: str) -> Path:
+    """Return where a table of a run folder lies that is one file."""
+    return folder / "tables" / f"{table}.parquet"
+
+
+def pages_together(table: str, parts: Sequence[Part]) -> list[Pages]:
+    """Encode rows that are few each at once: pages of their own would cost more than they do."""
+    return [pages_of(joined_parts(parts), plain_columns(table))] if parts else []
 
 
 def write_parts(table: str, parts: Iterable[Pages], path: Path) -> None:
