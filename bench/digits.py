@@ -65,6 +65,16 @@ def train(
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """Return the share of right answers in evaluation mode."""
-    return float((model.eval()(images).argmax(1) == labels).float().mean())
+def scores(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """Return what a model gives in evaluation mode."""
+    return model.eval()(images)
+
+
+def accuracy(scores: torch.Tensor, labels: torch.Tensor) -> float:
+    """Return the share of right answers."""
+    return float((scores.argmax(1) == labels).double().mean())
+
+
+def loss(scores: torch.Tensor, labels: torch.Tensor) -> float:
+    """Return the mean cross-entropy, which tells more than how many answers are right."""
+    return float(nn.functional.cross_entropy(scores.double(), labels))

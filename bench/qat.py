@@ -53,11 +53,10 @@ def calibration_config(path: Path, model: torch.nn.Module) -> None:
     path.write_text(json.dumps(content))
 
 
-def exported_accuracy(prefix: str, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """Return the share of right answers of an exported fake-quant model."""
+def exported_scores(prefix: str, images: torch.Tensor) -> torch.Tensor:
+    """Return what an exported fake-quant model gives."""
     session = ort.InferenceSession(f"{prefix}_fake_quant_model.onnx", plain_options())
-    scores = session.run(None, {"image": images.numpy()})[0]
-    return float(np.mean(scores.argmax(1) == labels.numpy()))
+    return torch.from_numpy(session.run(None, {"image": images.numpy()})[0])
 
 
 def one_seed(seed: int, options: argparse.Namespace, folder: Path) -> dict[str, float]:
@@ -75,25 +74,24 @@ def one_seed(seed: int, options: argparse.Namespace, folder: Path) -> dict[str, 
     seconds = time.perf_counter() - started
     prefix = str(folder / "trained")
     run = save_quant_retrain_model(folder / "retrain.json", trained, folder / "record.txt", prefix, some, **NAMES)
+    scores = {
+        "float": digits.scores(model, tested),
+        "calibrated": calibrated(model, trained, some, tested, folder),
+        "trained": exported_scores(prefix, tested),
+        "trained, PyTorch": digits.scores(trained, tested),
+    }
     return {
-        "float": digits.accuracy(model, tested, answers),
-        "calibrated": calibrated(model, trained, some, tested, answers, folder),
-        "trained": exported_accuracy(prefix, tested, answers),
-        "trained, PyTorch": digits.accuracy(trained, tested, answers),
+        **{name: digits.accuracy(found, answers) for name, found in scores.items()},
+        **{f"{name}, loss": digits.loss(found, answers) for name, found in scores.items()},
         "seconds": seconds,
         "samples": run.info.samples,
     }
 
 
 def calibrated(
-    model: torch.nn.Module,
-    trained: torch.nn.Module,
-    some: torch.Tensor,
-    tested: torch.Tensor,
-    answers: torch.Tensor,
-    folder: Path,
-) -> float:
-    """Return the accuracy after calibration alone, on the same samples."""
+    model: torch.nn.Module, trained: torch.nn.Module, some: torch.Tensor, tested: torch.Tensor, folder: Path
+) -> torch.Tensor:
+    """Return the scores after calibration alone, on the same samples."""
     from calibrant.quantizers.qat.trained import trained_layers, write_onnx
     from calibrant.trained_graph import name_layers
 
@@ -110,7 +108,7 @@ def calibrated(
         prefix=str(folder / "ptq"),
         restart=True,
     )
-    return exported_accuracy(str(folder / "ptq"), tested, answers)
+    return exported_scores(str(folder / "ptq"), tested)
 
 
 def main() -> int:

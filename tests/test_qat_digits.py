@@ -20,16 +20,19 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_training_at_4_bits_and_the_exported_model_agree(tmp_path):
+    """Two seeds together, and cross-entropy: what one network loses at 4 bits depends on its seed and on the CPU that trained it."""
     options = argparse.Namespace(
-        width=6, blocks=2, epochs=8, retrain_epochs=4, types=["INT4", "INT4"], per_channel=False
+        width=6, blocks=5, epochs=4, retrain_epochs=3, types=["INT4", "INT4"], per_channel=False
     )
-    found = qat.one_seed(1, options, tmp_path)
-    assert found["float"] > 0.9
-    assert found["calibrated"] < found["float"] - 0.01
-    assert found["trained"] > found["calibrated"] + (found["float"] - found["calibrated"]) / 2
-    assert found["trained"] == pytest.approx(found["trained, PyTorch"], abs=1.5 / 360), (
-        "a tie of two scores may fall either way"
-    )
+    seeds = [qat.one_seed(seed, options, tmp_path) for seed in (1, 2)]
+    mean = {name: np.mean([found[f"{name}, loss"] for found in seeds]) for name in ("float", "calibrated", "trained")}
+    assert min(found["float"] for found in seeds) > 0.9
+    assert mean["calibrated"] > 1.3 * mean["float"]
+    assert mean["trained"] < (mean["float"] + mean["calibrated"]) / 2
+    for found in seeds:
+        assert found["trained"] == pytest.approx(found["trained, PyTorch"], abs=1.5 / 360), (
+            "a tie of two scores may fall either way"
+        )
 
 
 def test_every_prediction_is_pytorch_s_in_evaluation(tmp_path):
