@@ -72,10 +72,21 @@ def machine() -> dict[str, Any]:
 
 
 def _cpu() -> str:
+    """Return what tells processors of one name apart: their family and model, the vector units that kernels ask for, the last cache."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
+    pairs = (line.partition(":") for line in reversed(lines))
+    found = {name.strip(): value.strip() for name, _, value in pairs}
+    if "model name" not in found:
+        return platform.machine()
+    units = [unit for unit in ("fma", "avx2", "avx512f") if unit in found.get("flags", "").split()]
+    place = f"family {found.get('cpu family', '?')} model {found.get('model', '?')}"
+    return f"{found['model name']} ({place}, {' '.join(units) or 'no vector unit of these'}{_last_cache()})"
+
+
+def _last_cache() -> str:
+    sizes = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"))
+    return f", last cache {sizes[-1].read_text().strip()}" if sizes else ""
 
 
 def _case(outcome: Outcome) -> dict[str, Any]:

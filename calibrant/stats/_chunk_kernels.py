@@ -5,11 +5,11 @@ Every call from Python costs microseconds and a wait for the interpreter; a capt
 
 import numpy as np
 
-from calibrant.stats._count_kernels import GREATEST, LEAST, NO_FACTS, ZEROS, Table, count_dense
+from calibrant.stats._count_kernels import ABOVE, BELOW, LEAST, NO_FACTS, ZEROS, Table, count_dense
 from calibrant.stats._extreme_kernels import collect_top
 from calibrant.stats._jit import kernel
 from calibrant.stats._orders import Counts, Keys, Number, Orders
-from calibrant.stats._page_kernels import PAGE_BITS, Pool, Slots, Sums, add_up, paged_floor, places_missing, pour
+from calibrant.stats._page_kernels import PAGE_BITS, Pool, Slots, Sums, Tops, add_up, paged_floor, places_missing, pour
 
 POURED, WRAPPED = 0, -1
 
@@ -17,12 +17,16 @@ POURED, WRAPPED = 0, -1
 @kernel
 def page_ranges(facts: Counts, shift: Number, sign: Number) -> tuple[Number, Number, Number, Number]:
     """Return first and last page of each sign that may hold counts; few mantissa bits let both signs share a page, then one range."""
-    low, high = facts[LEAST] >> shift, facts[GREATEST] >> shift
-    first, last = low >> PAGE_BITS, high >> PAGE_BITS
-    first_below, last_below = (sign + low) >> PAGE_BITS, (sign + high) >> PAGE_BITS
+    low = facts[LEAST] >> shift
+    first, first_below = low >> PAGE_BITS, (sign + low) >> PAGE_BITS
+    last, last_below = first - 1, first_below - 1
+    if facts[ABOVE] > 0:
+        last = (facts[ABOVE] >> shift) >> PAGE_BITS
+    if facts[BELOW] > 0:
+        last_below = (sign + (facts[BELOW] >> shift)) >> PAGE_BITS
     if last < first_below:
         return first, last, first_below, last_below
-    return first, last_below, last_below + 1, last_below
+    return first, max(last, last_below), first, first - 1
 
 
 @kernel
@@ -49,7 +53,7 @@ def _empty_table(table: Table, facts: Counts, shift: Number, sign: Number) -> No
 @kernel
 def pour_chunk(
     bits: Keys, shift: Number, sign: Number, table: Table, facts: Counts, maxima: Orders, minima: Orders, sums: Sums,
-    slots: Slots, pool: Pool, used: Number, n_zero: Number, keep: Number, floors: Counts, top: Orders, bottom: Orders,
+    slots: Slots, pool: Pool, tops: Tops, used: Number, n_zero: Number, keep: Number, floors: Counts, top: Orders, bottom: Orders,
 ) -> tuple[Number, Number, Number, Number, Number, Number]:  # fmt: skip
     """Move a table's counts into pages, and then gather the values that may be among the greatest or least.
 
@@ -64,6 +68,7 @@ def pour_chunk(
         sums: likewise; zero for the pages that were moved.
         slots: filled in for the pages that were missing.
         pool: the pages' counts.
+        tops: see `pour`.
         used: how many places are taken.
         n_zero: zeros of all chunks before.
         keep: how many values are kept at each end.
@@ -76,9 +81,9 @@ def pour_chunk(
         for -x: the span from which to go on, the number of spans where all were looked at, and how many orders were gathered.
     """
     first, last, first_below, last_below = page_ranges(facts, shift, sign)
-    is_poured, used = pour(table, first, last, sums, slots, pool, used)
+    is_poured, used = pour(table, first, last, sums, slots, pool, tops, used)
     if is_poured:
-        is_poured, used = pour(table, first_below, last_below, sums, slots, pool, used)
+        is_poured, used = pour(table, first_below, last_below, sums, slots, pool, tops, used)
     if not is_poured:
         missing = places_missing(first, last, sums, slots) + places_missing(first_below, last_below, sums, slots)
         return missing + 2, used, 0, 0, 0, 0
@@ -96,7 +101,7 @@ def pour_chunk(
 @kernel
 def add_chunk(
     bits: Keys, shift: Number, sign: Number, table: Table, facts: Counts, maxima: Orders, minima: Orders, sums: Sums,
-    slots: Slots, pool: Pool, used: Number, n_zero: Number, keep: Number, floors: Counts, top: Orders, bottom: Orders,
+    slots: Slots, pool: Pool, tops: Tops, used: Number, n_zero: Number, keep: Number, floors: Counts, top: Orders, bottom: Orders,
 ) -> tuple[Number, Number, Number, Number, Number, Number]:  # fmt: skip
     """Count patterns in a flat table that is empty, and do what `pour_chunk` does.
 
@@ -111,6 +116,7 @@ def add_chunk(
         sums: of the counts of each page, filled for the pages that may hold some.
         slots: places of the pages that exist, filled in for others.
         pool: the pages' counts.
+        tops: see `pour`.
         used: how many places are taken.
         n_zero: see `pour_chunk`, likewise the others.
         keep: see there.
@@ -127,5 +133,21 @@ def add_chunk(
         _empty_table(table, facts, shift, sign)
         return WRAPPED, used, 0, 0, 0, 0
     return pour_chunk(
-        bits, shift, sign, table, facts, maxima, minima, sums, slots, pool, used, n_zero, keep, floors, top, bottom
+        bits,
+        shift,
+        sign,
+        table,
+        facts,
+        maxima,
+        minima,
+        sums,
+        slots,
+        pool,
+        tops,
+        used,
+        n_zero,
+        keep,
+        floors,
+        top,
+        bottom,
     )

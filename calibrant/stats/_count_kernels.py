@@ -6,7 +6,7 @@ import numpy.typing as npt
 from calibrant.stats._chosen_values import HAS_COMPRESSION, nonzero_keys
 from calibrant.stats._jit import kernel, prefetch
 from calibrant.stats._lanes import LANES
-from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number, Orders, order_of
+from calibrant.stats._orders import INFINITY_ORDER, Counts, Keys, Number, Orders, order_of, signed_pattern
 
 BLOCK = 1024  # values that are looked at before they are counted: 4 KB, well inside the first cache
 CACHE_LINE = 16  # values in 64 bytes
@@ -14,16 +14,19 @@ SPAN = 128  # values whose extremes are noted: few of them have to be looked at 
 STRIDES = 8  # measured: 8 strides of 128 values count faster than neighbours
 TABLE_SIZE = 1 << 22  # keys of the finest histogram: sign, 8 exponent and 13 mantissa bits
 SPARE = 256  # counters beyond the table, for zeros; a power of two
-ZEROS, NANS, INFINITIES, LEAST, GREATEST = range(5)  # the entries of facts: counts, then magnitudes
-NO_FACTS = (0, 0, 0, 1 << 31, 0)
+ZEROS, NANS, INFINITIES, LEAST, ABOVE, BELOW = range(6)  # the entries of facts: counts, then magnitudes
+NO_FACTS = (0, 0, 0, 1 << 31, 0, 0)
 
 Table = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 
 @kernel
-def _span_bounds(block: Keys, first: Number, maxima: Orders, minima: Orders) -> tuple[Number, Number, Number]:
-    """Fill in greatest and least order of a block's spans, from span `first` on; return the block's, and how many are constant."""
-    highest, lowest, constant = np.int32(-0x7FFFFFFF - 1), np.int32(0x7FFFFFFF), np.int64(0)
+def _span_bounds(block: Keys, first: Number, maxima: Orders, minima: Orders) -> tuple[Number, Number, bool]:
+    """Fill in greatest and least order of a block's spans, from span `first` on; return the block's, and whether any may hold few values.
+
+    Those are the spans that hold one value, or begin with their greatest and their least.
+    """
+    highest, lowest, has_few = np.int32(-0x7FFFFFFF - 1), np.int32(0x7FFFFFFF), False
     for span in range(-(-block.size // SPAN)):
         greatest, least = np.int32(-0x7FFFFFFF - 1), np.int32(0x7FFFFFFF)
         start = np.uint64(span * SPAN)
@@ -38,8 +41,10 @@ def _span_bounds(block: Keys, first: Number, maxima: Orders, minima: Orders) -> 
                 greatest, least = max(greatest, order), min(least, order)
         maxima[first + span], minima[first + span] = greatest, least
         highest, lowest = max(highest, greatest), min(lowest, least)
-        constant += np.int64(greatest == least)
-    return highest, lowest, constant
+        last = np.uint64(min(span * SPAN + 1, block.size - 1))
+        begins = order_of(block[start], np.int32(0)), order_of(block[last], np.int32(0))
+        has_few |= greatest == least or begins == (greatest, least) or begins == (least, greatest)
+    return highest, lowest, has_few
 
 
 @kernel
@@ -73,19 +78,20 @@ def _finite_bounds(block: Keys, first: Number, maxima: Orders, minima: Orders) -
 
 
 @kernel
-def _survey_block(block: Keys, first: Number, facts: Counts, maxima: Orders, minima: Orders) -> tuple[Number, Number]:
-    """Note what a block holds; return its zeros, and whether a span of it holds one value only and all are finite."""
-    greatest, least, constant = _span_bounds(block, first, maxima, minima)
+def _survey_block(block: Keys, first: Number, facts: Counts, maxima: Orders, minima: Orders) -> tuple[Number, bool]:
+    """Note what a block holds; return its zeros, and whether a span of it may hold one value or two and all are finite."""
+    greatest, least, has_few = _span_bounds(block, first, maxima, minima)
     zeros, smallest = _zeros_and_smallest(block)
     facts[ZEROS] += zeros
     facts[LEAST] = min(facts[LEAST], (np.int64(smallest) + 1) >> 1)
-    facts[GREATEST] = max(facts[GREATEST], np.int64(greatest), np.int64(np.int32(~least)))
+    facts[ABOVE] = max(facts[ABOVE], np.int64(greatest))
+    facts[BELOW] = max(facts[BELOW], np.int64(np.int32(~least)))
     if greatest >= np.int32(INFINITY_ORDER) or least <= np.int32(~INFINITY_ORDER):
         nans, infinities = _finite_bounds(block, first, maxima, minima)
         facts[NANS] += nans
         facts[INFINITIES] += infinities
         return zeros, False
-    return zeros, constant > 0
+    return zeros, has_few
 
 
 @kernel
@@ -94,8 +100,8 @@ def survey(bits: Keys, facts: Counts, maxima: Orders, minima: Orders) -> None:
 
     Args:
         bits: float32 patterns.
-        facts: zeros, NaN and infinities, added to; least magnitude other than zero, lowered; greatest magnitude, raised (of NaN and
-            infinity too).
+        facts: zeros, NaN and infinities, added to; least magnitude other than zero, lowered; greatest magnitude of each sign,
+            raised (of NaN and infinity too).
         maxima: filled with the greatest finite order of each SPAN values.
         minima: filled with the least.
     """
@@ -112,14 +118,72 @@ def table_spots(block: Keys, shift: Number, spots: Keys) -> None:
 
 
 @kernel
-def _count_any(block: Keys, shift: Number, table: Table, spots: Keys) -> None:
-    """Count a block of any size that may hold zeros."""
-    if HAS_COMPRESSION and block.size == BLOCK:
-        for i in range(np.uint64(nonzero_keys(block, BLOCK // LANES, shift, spots))):
-            table[spots[i]] += np.uint32(1)
-        return
-    table_spots(block, shift, spots)
-    for i in range(block.size):
+def _spot(pattern: Number, shift: Number, spare: Number) -> Number:
+    """Return the place of a value in a table, or for zero that of a spare counter."""
+    key = np.uint64(pattern >> shift)
+    return key if np.uint32(pattern << np.uint32(1)) != np.uint32(0) else spare
+
+
+@kernel
+def _add_eight(
+    table: Table, a: Number, b: Number, c: Number, d: Number, e: Number, f: Number, g: Number, h: Number
+) -> None:
+    """Add one to each of eight counters, all of whose places were read before.
+
+    Where a read follows the counting of another value, a processor may take it to depend on that for as long as it runs, and wait:
+    twice the time, as the addresses of the two arrays happen to lie.
+    """
+    table[a] += np.uint32(1)
+    table[b] += np.uint32(1)
+    table[c] += np.uint32(1)
+    table[d] += np.uint32(1)
+    table[e] += np.uint32(1)
+    table[f] += np.uint32(1)
+    table[g] += np.uint32(1)
+    table[h] += np.uint32(1)
+
+
+@kernel
+def _count_eight(block: Keys, first: Number, shift: Number, table: Table) -> None:
+    """Count eight neighbours, which may be zeros."""
+    spare = np.uint64(TABLE_SIZE) + ((first >> np.uint64(3)) & np.uint64(SPARE // 8 - 1))
+    step = np.uint64(SPARE // 8)
+    _add_eight(
+        table,
+        _spot(block[first], shift, spare),
+        _spot(block[first + np.uint64(1)], shift, spare + step),
+        _spot(block[first + np.uint64(2)], shift, spare + step * np.uint64(2)),
+        _spot(block[first + np.uint64(3)], shift, spare + step * np.uint64(3)),
+        _spot(block[first + np.uint64(4)], shift, spare + step * np.uint64(4)),
+        _spot(block[first + np.uint64(5)], shift, spare + step * np.uint64(5)),
+        _spot(block[first + np.uint64(6)], shift, spare + step * np.uint64(6)),
+        _spot(block[first + np.uint64(7)], shift, spare + step * np.uint64(7)),
+    )
+
+
+@kernel
+def _count_run(block: Keys, start: Number, stop: Number, shift: Number, table: Table) -> None:
+    """Count the values from start to stop, which may hold zeros."""
+    whole = start + (stop - start) // np.uint64(8) * np.uint64(8)
+    for first in range(start, whole, np.uint64(8)):
+        _count_eight(block, np.uint64(first), shift, table)
+    for i in range(whole, stop):
+        table[_spot(block[i], shift, np.uint64(TABLE_SIZE))] += np.uint32(1)
+
+
+@kernel
+def _count_chosen(block: Keys, shift: Number, table: Table, spots: Keys) -> None:
+    """Count a block of full size without its zeros, which the vector unit leaves out."""
+    used = np.uint64(nonzero_keys(block, BLOCK // LANES, shift, spots))
+    whole = used // np.uint64(8) * np.uint64(8)
+    for i in range(np.uint64(0), whole, np.uint64(8)):
+        first = np.uint64(i)
+        a, b, c, d = spots[first], spots[first + np.uint64(1)], spots[first + np.uint64(2)], spots[first + np.uint64(3)]
+        following = first + np.uint64(4)
+        e, f = spots[following], spots[following + np.uint64(1)]
+        g, h = spots[following + np.uint64(2)], spots[following + np.uint64(3)]
+        _add_eight(table, a, b, c, d, e, f, g, h)
+    for i in range(whole, used):
         table[spots[i]] += np.uint32(1)
 
 
@@ -132,17 +196,35 @@ def _count_whole(block: Keys, shift: Number, table: Table) -> None:
 
 
 @kernel
+def _count_at_once(table: Table, pattern: Number, shift: Number, count: Number) -> None:
+    """Count equal values; of zeros nothing is to be counted."""
+    table[pattern >> shift] += np.uint32(count) if np.uint32(pattern << np.uint32(1)) else np.uint32(0)
+
+
+@kernel
 def _count_spans(block: Keys, shift: Number, table: Table, first: Number, maxima: Orders, minima: Orders) -> None:
-    """Count a finite block some of whose spans are constant, at once each; of zeros nothing is to be counted."""
+    """Count a finite block some of whose spans hold one value or two, at once each."""
     for span in range(-(-block.size // SPAN)):
         start, stop = np.uint64(span * SPAN), np.uint64(min((span + 1) * SPAN, block.size))
-        if maxima[first + span] == minima[first + span]:
-            count = np.uint32(stop - start) if np.uint32(block[start] << np.uint32(1)) else np.uint32(0)
-            table[block[start] >> shift] += count
-            continue
-        for i in range(start, stop):
-            if np.uint32(block[i] << np.uint32(1)):
-                table[block[i] >> shift] += np.uint32(1)
+        greatest, least = signed_pattern(maxima[first + span]), signed_pattern(minima[first + span])
+        great, small = np.int64(stop - start), np.int64(0)
+        if greatest != least:
+            great, small = _occurrences(block[start:stop], greatest, least)
+        if great + small == np.int64(stop - start):
+            _count_at_once(table, greatest, shift, great)
+            _count_at_once(table, least, shift, small)
+        else:
+            _count_run(block, start, stop, shift, table)
+
+
+@kernel
+def _occurrences(values: Keys, one: Number, other: Number) -> tuple[Number, Number]:
+    """Return how many values are the one, and how many the other."""
+    ones, others = np.int32(0), np.int32(0)
+    for i in range(values.size):
+        ones = np.int32(ones + np.int32(values[i] == one))
+        others = np.int32(others + np.int32(values[i] == other))
+    return np.int64(ones), np.int64(others)
 
 
 @kernel
@@ -162,10 +244,12 @@ def count_dense(bits: Keys, shift: Number, table: Table, facts: Counts, maxima: 
         block = bits[start : start + BLOCK]
         for line in range(BLOCK // CACHE_LINE):  # the memory would idle while this block is counted
             prefetch(bits, min(start + BLOCK + line * CACHE_LINE, bits.size - 1))
-        zeros, has_constant = _survey_block(block, start // SPAN, facts, maxima, minima)
-        if has_constant:
+        zeros, has_few = _survey_block(block, start // SPAN, facts, maxima, minima)
+        if has_few:
             _count_spans(block, shift, table, start // SPAN, maxima, minima)
         elif zeros == 0 and block.size == BLOCK:
             _count_whole(block, shift, table)
+        elif HAS_COMPRESSION and block.size == BLOCK:
+            _count_chosen(block, shift, table, spots)
         else:
-            _count_any(block, shift, table, spots)
+            _count_run(block, np.uint64(0), np.uint64(block.size), shift, table)

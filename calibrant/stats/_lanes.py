@@ -8,13 +8,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+import llvmlite.binding as llvm  # type: ignore[import-untyped]  # comes with numba, ships no types
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]  # comes with numba, ships no types
+from llvmlite import ir
 
 from calibrant.stats._jit import emitted, types
 from calibrant.stats._orders import INFINITY_ORDER, Number, Values
 
 LANES: Final = 16
+_FEATURES: Final = llvm.get_host_cpu_features()
+_HAS_FUSED: Final = bool(
+    _FEATURES.get("fma", False) or _FEATURES.get("neon", False)
+)  # elsewhere it would be a call of the C library
 _MAGNITUDE: Final = 0x7FFFFFFF
 _F32, _F64, _I32, I64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
 _SINGLES, DOUBLES, INTEGERS = (ir.VectorType(kind, LANES) for kind in (_F32, _F64, _I32))
@@ -39,6 +44,15 @@ def start_vectors() -> list[Any]:
     return [zero, zero, repeated(INFINITY_ORDER), repeated(~INFINITY_ORDER), *(repeated(0),) * 3]
 
 
+def with_square(builder: Any, sums: Any, wide: Any) -> Any:
+    """Add the squares of float32 values, which are exact in float64: fused or not, the sum is the same."""
+    if not _HAS_FUSED:
+        return builder.fadd(sums, builder.fmul(wide, wide))
+    name, kind = f"llvm.fma.v{LANES}f64", ir.FunctionType(DOUBLES, [DOUBLES] * 3)
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    return builder.call(function, [wide, wide, sums])
+
+
 def any_step(builder: Any, folded: Sequence[Any], values: Any, valid: Any | None) -> list[Any]:
     """Add sixteen values, or the valid ones of them; what is not finite counts for no sum and no extreme."""
     magnitude, order = _magnitude_and_order(builder, values)
@@ -51,7 +65,7 @@ def any_step(builder: Any, folded: Sequence[Any], values: Any, valid: Any | None
     above = builder.and_(finite, builder.icmp_signed(">", order, folded[3]))
     return [
         builder.fadd(folded[0], wide),
-        builder.fadd(folded[1], builder.fmul(wide, wide)),
+        with_square(builder, folded[1], wide),
         builder.select(below, order, folded[2]),
         builder.select(above, order, folded[3]),
         *(builder.sub(old, builder.sext(test, INTEGERS)) for old, test in zip(folded[4:], tests, strict=True)),
@@ -70,7 +84,7 @@ def finite_step(builder: Any, folded: Sequence[Any], values: Any, valid: Any | N
     wide = builder.fpext(values, DOUBLES)
     return [
         builder.fadd(folded[0], wide),
-        builder.fadd(folded[1], builder.fmul(wide, wide)),
+        with_square(builder, folded[1], wide),
         builder.select(below, order, folded[2]),
         builder.select(above, order, folded[3]),
         builder.sub(folded[4], builder.sext(zero, INTEGERS)),

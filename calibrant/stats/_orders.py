@@ -40,9 +40,15 @@ def value_orders(bits: Keys) -> Orders:
 
 
 @kernel
+def signed_pattern(order: Number) -> Number:
+    """Return the pattern of an order, the sign of a zero included."""
+    return np.uint32(order ^ ((order >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+@kernel
 def pattern_of(order: Number) -> Number:
     """Return the pattern of an order; both zeros become +0.0."""
-    pattern = np.uint32(order ^ ((order >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+    pattern = signed_pattern(order)
     return pattern if order != np.int32(-1) else np.uint32(0)
 
 

@@ -16,10 +16,12 @@ PAGES = TABLE_SIZE // PAGE
 ABSENT = -1
 WIDE = 1 << 30  # added to the place of a page whose counts have 32 bits and take two places
 NARROW_MOST = 0xFFFF
+CAPACITY = 2**32 - 1  # values that one count is sure to hold
 
 Pool = npt.NDArray[np.uint16]
 Sums = npt.NDArray[np.uint32]
 Slots = npt.NDArray[np.int32]
+Tops = npt.NDArray[np.int64]
 
 
 @kernel
@@ -62,6 +64,26 @@ def _fits(counts: Table, source: Table) -> Number:
 
 
 @kernel
+def _top(counts: Table) -> Number:
+    """Return the greatest of narrow counts."""
+    found = np.uint16(0)
+    for i in range(PAGE):
+        found = max(found, counts[i])
+    return np.int64(found)
+
+
+@kernel
+def _has_room(counts: Table, source: Table, total: Number, tops: Tops, page: Number) -> Number:
+    """Return whether what comes to the counts of a page makes none of them wrap, and note what they may be then at most."""
+    if tops[page] + total > NARROW_MOST:
+        tops[page] = _top(counts)
+    if tops[page] + total > NARROW_MOST and not _fits(counts, source):
+        return False
+    tops[page] = min(tops[page] + total, NARROW_MOST)
+    return True
+
+
+@kernel
 def _add(counts: Table, source: Table) -> None:
     for i in range(PAGE):
         counts[i] += source[i]
@@ -78,14 +100,18 @@ def _widen(slots: Slots, pool: Pool, used: Number, page: Number) -> None:
 
 
 @kernel
-def _add_to_page(source: Table, page: Number, slots: Slots, pool: Pool, used: Number) -> tuple[bool, Number]:
+def _add_to_page(
+    source: Table, total: Number, page: Number, slots: Slots, pool: Pool, tops: Tops, used: Number
+) -> tuple[bool, Number]:
     """Add counts to a page.
 
     Args:
         source: PAGE counts.
+        total: none of them is greater.
         page: which.
         slots: the place of each page in the pool, or ABSENT; filled in.
         pool: places of PAGE narrow counts each; those from `used` on are zero.
+        tops: what no count of a narrow page exceeds, raised.
         used: how many places are taken.
 
     Returns:
@@ -97,7 +123,7 @@ def _add_to_page(source: Table, page: Number, slots: Slots, pool: Pool, used: Nu
         slots[page] = used
         used += 1
     if slots[page] < WIDE:
-        if _fits(_narrow(pool, slots[page]), source):
+        if _has_room(_narrow(pool, slots[page]), source, total, tops, page):
             _add(_narrow(pool, slots[page]), source)
             return True, used
         if (used + 2) * PAGE > pool.size:
@@ -110,7 +136,7 @@ def _add_to_page(source: Table, page: Number, slots: Slots, pool: Pool, used: Nu
 
 @kernel
 def pour(
-    table: Table, first: Number, last: Number, sums: Sums, slots: Slots, pool: Pool, used: Number
+    table: Table, first: Number, last: Number, sums: Sums, slots: Slots, pool: Pool, tops: Tops, used: Number
 ) -> tuple[bool, Number]:
     """Move the counts of a range of a flat table's pages into pages, and leave zeros.
 
@@ -121,6 +147,7 @@ def pour(
         sums: of each page, as `add_up` fills them in; zero for what was moved.
         slots: the place of each page in the pool, or ABSENT; filled in.
         pool: places of PAGE narrow counts each; those from `used` on are zero.
+        tops: what no count of a narrow page exceeds, raised.
         used: how many places are taken.
 
     Returns:
@@ -130,7 +157,7 @@ def pour(
         if sums[page] == np.uint32(0):
             continue
         source = table[page * PAGE : (page + 1) * PAGE]
-        is_added, used = _add_to_page(source, page, slots, pool, used)
+        is_added, used = _add_to_page(source, np.int64(sums[page]), page, slots, pool, tops, used)
         if not is_added:
             return False, used
         for i in range(PAGE):
@@ -184,7 +211,7 @@ def count_paged(
 
 @kernel
 def add_pages(
-    start: Number, others: Slots, other_pool: Pool, slots: Slots, pool: Pool, used: Number
+    start: Number, others: Slots, other_pool: Pool, slots: Slots, pool: Pool, tops: Tops, used: Number
 ) -> tuple[Number, Number]:
     """Add the pages of others from `start` on.
 
@@ -195,9 +222,11 @@ def add_pages(
         if others[page] == ABSENT:
             continue
         if others[page] < WIDE:
-            is_added, used = _add_to_page(_narrow(other_pool, others[page]), page, slots, pool, used)
+            counts = _narrow(other_pool, others[page])
+            is_added, used = _add_to_page(counts, NARROW_MOST, page, slots, pool, tops, used)
         else:
-            is_added, used = _add_to_page(_wide(other_pool, others[page]), page, slots, pool, used)
+            wide = _wide(other_pool, others[page])
+            is_added, used = _add_to_page(wide, CAPACITY, page, slots, pool, tops, used)
         if not is_added:
             return page, used
     return PAGES, used

@@ -22,7 +22,7 @@ class ChunkWork(NamedTuple):
     """Arrays that a chunk of values needs; what they hold means nothing to the next.
 
     Attributes:
-        facts: zeros, NaN, infinities, least and greatest magnitude.
+        facts: zeros, NaN, infinities, least magnitude, greatest of each sign.
         bounds: of each span.
         sums: of the counts of each page.
         floors: what orders of x and of -x must exceed.

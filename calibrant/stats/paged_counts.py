@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from calibrant.stats import _chunk_kernels, _page_kernels
 from calibrant.stats._count_kernels import Table
-from calibrant.stats._page_kernels import ABSENT, PAGE, PAGES, WIDE
+from calibrant.stats._page_kernels import ABSENT, CAPACITY, NARROW_MOST, PAGE, PAGES, WIDE
 from calibrant.stats.counting import ChunkWork
 
-CAPACITY: Final = 2**32 - 1  # values that one count is sure to hold
 SPARE_SHARE: Final = (
     4  # one place to spare for each so many that are taken: unused ones cost memory, cleared as it is handed out
 )
@@ -51,6 +50,7 @@ class PagedCounts:
         self._slots = np.full(PAGES + 1, ABSENT, np.int32)
         self._slots[PAGES] = WIDE  # the spare counters beyond the table, at the first two places
         self._pool = np.zeros(2 * PAGE, np.uint16)
+        self._tops = np.zeros(PAGES + 1, np.int64)
         self._used = 2
         self.total = 0
 
@@ -77,13 +77,13 @@ class PagedCounts:
         place = np.uint32(self._shift), self._sign
         given = (bits, *place, table, work.facts, *work.bounds, work.sums, self._slots)
         wanted = (n_zero, keep, work.floors, work.top, work.bottom)
-        state, *found = _chunk_kernels.add_chunk(*given, self._pool, self._used, *wanted)
+        state, *found = _chunk_kernels.add_chunk(*given, self._pool, self._tops, self._used, *wanted)
         if state == _chunk_kernels.WRAPPED:
             return None
         while state != _chunk_kernels.POURED:
             self._used = found[0]
             self._grow(self._used + state)
-            state, *found = _chunk_kernels.pour_chunk(*given, self._pool, self._used, *wanted)
+            state, *found = _chunk_kernels.pour_chunk(*given, self._pool, self._tops, self._used, *wanted)
         self._used, top, n_top, bottom, n_bottom = found
         self.total += bits.size
         return Gathered(top, n_top), Gathered(bottom, n_bottom)
@@ -91,6 +91,7 @@ class PagedCounts:
     def count(self, bits: KeyArray) -> None:
         """Count patterns one by one; at most `room`."""
         self.total += bits.size
+        self._tops[:] = NARROW_MOST  # nobody notes them here
         done = 0
         while done < bits.size:
             done, self._used = _page_kernels.count_paged(
@@ -105,7 +106,7 @@ class PagedCounts:
         self._grow(self._used + other._used)
         page = 0
         while page < PAGES:
-            given = page, other._slots, other._pool, self._slots, self._pool, self._used
+            given = page, other._slots, other._pool, self._slots, self._pool, self._tops, self._used
             page, self._used = _page_kernels.add_pages(*given)
             self._grow(self._used + (2 if page < PAGES else 0))
 
