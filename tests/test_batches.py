@@ -8,7 +8,9 @@ import pytest
 
 from calibrant.errors import ConfigError, DataError, ModelError, RunError
 from calibrant.ingest.batches import Limit, LimitedSamples, fixed_batch, join, make_batches, resolve_batch_size
+from calibrant.ingest.capture_pass import singles_after
 from calibrant.ingest.data import open_data
+from calibrant.ingest.memory_plan import RunSize
 from calibrant.ingest.model import ModelInput
 from calibrant.ingest.samples import Sample, make_sample
 from calibrant.ingest.verify_inputs import VerifyInputs, load_verify_inputs, save_verify_inputs
@@ -165,3 +167,21 @@ def test_verify_inputs_round_trip(tmp_path: Path) -> None:
 def test_missing_verify_inputs(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"kept model inputs cannot be read.*--data"):
         load_verify_inputs(tmp_path)
+
+
+def test_from_a_sample_on_each_is_a_batch_of_its_own() -> None:
+    batches = make_batches([sample(i) for i in range(8)], [X], 3, first=2, singly_from=8)
+    assert [list(batch.numbers) for batch in batches] == [[2, 3, 4], [5, 6, 7], [8], [9]]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("at_once", [1, 2, 6])
+@pytest.mark.parametrize("count", range(2, 60))
+def test_samples_left_after_whole_rounds_run_alone_where_each_has_a_thread(
+    count: int, at_once: int, threads: int
+) -> None:
+    left, start = count - 2, 2
+    while left >= at_once * threads:
+        left, start = left - at_once * threads, start + at_once * threads
+    expected = start if left <= threads else None
+    assert singles_after(2, count, RunSize(at_once, threads)) == expected

@@ -114,12 +114,26 @@ def _joined(values: list[Array], axis: int | None) -> Array:
 
 
 def make_batches(
-    samples: Iterable[Sample], inputs: Sequence[ModelInput], size: int, *, first: int = 0
+    samples: Iterable[Sample],
+    inputs: Sequence[ModelInput],
+    size: int,
+    *,
+    first: int = 0,
+    singly_from: int | None = None,
 ) -> Iterator[Batch]:
-    """Yield batches of at most `size` neighbours that can be joined, in order, numbered from `first` on."""
+    """Yield batches of at most `size` neighbours that can be joined, in order.
+
+    Args:
+        samples: of the data.
+        inputs: of the model.
+        size: of a batch.
+        first: number of the first sample.
+        singly_from: number of the sample from which on each is a batch of its own, or None.
+    """
     held: list[Sample] = []
     for sample in samples:
-        if held and (len(held) == size or not can_join(held[0], sample, inputs)):
+        most = 1 if singly_from is not None and first >= singly_from else size
+        if held and (len(held) >= most or not can_join(held[0], sample, inputs)):
             yield Batch(first, tuple(held))
             first += len(held)
             held = []

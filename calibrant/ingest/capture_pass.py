@@ -10,8 +10,9 @@ from threading import Lock
 
 import polars as pl
 
-from calibrant.ingest.batches import Batch, make_batches
+from calibrant.ingest.batches import Batch, fixed_batch, make_batches
 from calibrant.ingest.chosen import ChosenSamples
+from calibrant.ingest.memory_plan import RunSize
 from calibrant.ingest.model import ModelInput
 from calibrant.ingest.opening import Opened
 from calibrant.ingest.recorder import Recorder
@@ -129,16 +130,17 @@ class Task:
     arrays: list[Array] | None = None
 
 
-def tasks_of(opened: Opened, inputs: Sequence[ModelInput], size: int) -> Iterator[Task]:
+def tasks_of(opened: Opened, inputs: Sequence[ModelInput], size: RunSize, count: int | None = None) -> Iterator[Task]:
     """Yield the batches of a stream; the samples that were tried need not run again.
 
     Args:
         opened: the stream.
         inputs: of the model.
-        size: samples that run at once.
+        size: samples that run at once, and threads.
+        count: how many samples there are, or None where nobody knows.
     """
     first, alone, together = len(opened.leading), opened.found.alone, opened.found.together
-    if together and size > 1 and opened.ran == tuple(range(JOINED_SAMPLES)):
+    if together and size.at_once > 1 and opened.ran == tuple(range(JOINED_SAMPLES)):
         for arrays in alone:
             arrays.clear()
         yield Task(Batch(0, opened.leading), together)
@@ -147,7 +149,27 @@ def tasks_of(opened: Opened, inputs: Sequence[ModelInput], size: int) -> Iterato
         ran = dict(zip(opened.ran, alone, strict=True))
         for number, sample in enumerate(opened.leading):
             yield Task(Batch(number, (sample,)), ran.get(number))
-    yield from map(Task, make_batches(islice(opened.samples, first, None), inputs, size, first=first))
+    singly_from = None if count is None or fixed_batch(inputs) is not None else singles_after(first, count, size)
+    rest = islice(opened.samples, first, None)
+    yield from map(Task, make_batches(rest, inputs, size.at_once, first=first, singly_from=singly_from))
+
+
+def singles_after(first: int, count: int, size: RunSize) -> int | None:
+    """Return from which sample on each runs alone: those left after whole rounds of all threads, where there are enough threads.
+
+    Together they would keep one thread busy and the others idle.
+
+    Args:
+        first: number of the first sample that runs.
+        count: of all samples.
+        size: samples that run at once, and threads.
+
+    Example:
+        >>> singles_after(2, 64, RunSize(at_once=6, threads=2)), singles_after(2, 67, RunSize(at_once=6, threads=2))
+        (62, None)
+    """
+    left = (count - first) % (size.at_once * size.threads)
+    return count - left if left <= size.threads else None
 
 
 class CapturePass:

@@ -98,7 +98,7 @@ class ExposedPasses:
             opened = self._opened(group)
             noted = seen if group == 0 else SamplesSeen()
             one = CapturePass(opened.runner, recorder, noted, guard, self._plan.memory.size.threads, self._clock)
-            tasks = tasks_of(opened, self._prepared.inputs, self._plan.memory.size.at_once)
+            tasks = tasks_of(opened, self._prepared.inputs, self._plan.memory.size, self._plan.count)
             one.run(tasks, self._plan.count, self._progress(group, progress))
             if seen.chosen is not None:
                 one.keep(seen.chosen.batches())
