@@ -17,9 +17,8 @@ from calibrant.stats._orders import INFINITY_ORDER, Number, Values
 
 LANES: Final = 16
 _FEATURES: Final = llvm.get_host_cpu_features()
-_HAS_FUSED: Final = bool(
-    _FEATURES.get("fma", False) or _FEATURES.get("neon", False)
-)  # elsewhere it would be a call of the C library
+# Elsewhere it would be a call of the C library.
+_HAS_FUSED: Final = any(_FEATURES.get(unit, False) for unit in ("fma", "neon"))
 _MAGNITUDE: Final = 0x7FFFFFFF
 _F32, _F64, _I32, I64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
 _SINGLES, DOUBLES, INTEGERS = (ir.VectorType(kind, LANES) for kind in (_F32, _F64, _I32))
