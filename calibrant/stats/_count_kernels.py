@@ -21,10 +21,26 @@ Table = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 
 @kernel
+def _begins_with_both(values: Keys, greatest: Number, least: Number) -> bool:
+    """Return whether the first two values are the greatest and the least, in any order, and so are the next two.
+
+    Once would be likely among zeros, whose spans begin with zero and their greatest now and then.
+    """
+    if values.size < 4:
+        return False
+    for first in range(np.uint64(0), np.uint64(4), np.uint64(2)):
+        one = order_of(values[first], np.int32(0))
+        other = order_of(values[first + np.uint64(1)], np.int32(0))
+        if not ((one == greatest and other == least) or (one == least and other == greatest)):
+            return False
+    return True
+
+
+@kernel
 def _span_bounds(block: Keys, first: Number, maxima: Orders, minima: Orders) -> tuple[Number, Number, bool]:
     """Fill in greatest and least order of a block's spans, from span `first` on; return the block's, and whether any may hold few values.
 
-    Those are the spans that hold one value, or begin with their greatest and their least.
+    Those are the spans that hold one value, or begin with both their greatest and their least, twice.
     """
     highest, lowest, has_few = np.int32(-0x7FFFFFFF - 1), np.int32(0x7FFFFFFF), False
     for span in range(-(-block.size // SPAN)):
@@ -41,9 +57,7 @@ def _span_bounds(block: Keys, first: Number, maxima: Orders, minima: Orders) -> 
                 greatest, least = max(greatest, order), min(least, order)
         maxima[first + span], minima[first + span] = greatest, least
         highest, lowest = max(highest, greatest), min(lowest, least)
-        last = np.uint64(min(span * SPAN + 1, block.size - 1))
-        begins = order_of(block[start], np.int32(0)), order_of(block[last], np.int32(0))
-        has_few |= greatest == least or begins == (greatest, least) or begins == (least, greatest)
+        has_few |= greatest == least or _begins_with_both(block[start:], greatest, least)
     return highest, lowest, has_few
 
 
